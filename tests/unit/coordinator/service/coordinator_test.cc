@@ -11,6 +11,7 @@
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/io/temp_dir.h"
 #include "tests/unit/coordinator/service/fake_member.h"
+#include "tests/unit/coordinator/service/small_setup.h"
 
 namespace harmony::service {
 namespace {
@@ -30,10 +31,8 @@ class SuccessorTest : public ::testing::Test {
     }
     auto registry = JobRegistry::Open(std::move(store));
     ASSERT_TRUE(registry.ok()) << registry.status();
-    plan::MachineSpec machine;
-    machine.devices = *plan::ParseDevices("sim:mem=1MiB");
-    coordinator_ =
-        std::make_unique<Coordinator>(machine, &segment_, *std::move(registry), &mailbox_, clock_);
+    coordinator_ = std::make_unique<Coordinator>(SmallMachine(), &segment_, *std::move(registry),
+                                                 &mailbox_, clock_);
     coordinator_->Begin();
   }
   static store::JobRecord Queued() {

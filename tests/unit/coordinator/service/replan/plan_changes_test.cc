@@ -11,8 +11,8 @@
 
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/io/temp_dir.h"
-#include "tests/unit/coordinator/dispatch/small_case.h"
 #include "tests/unit/coordinator/service/fake_member.h"
+#include "tests/unit/coordinator/service/small_setup.h"
 
 namespace harmony::service {
 namespace {
@@ -36,12 +36,7 @@ class PlanChangesTest : public ::testing::Test {
     record_ = *registry_.Add(record);
   }
   void Begin(job::ReplanMode mode, bool predicted = true) {
-    RunSetup setup;
-    setup.id = "job-1";
-    setup.model = dispatch::SmallModel(4);
-    setup.plan = dispatch::SmallPlan(setup.model, 2);
-    setup.spec.sequence_length = setup.plan.sequence_length;
-    setup.spec.global_batch_size = setup.plan.global_batch();
+    RunSetup setup = SmallSetup(/*devices=*/2, /*blocks=*/4);
     setup.spec.replan = mode;
     if (predicted) setup.forecast.emplace();
     run_ = std::make_unique<JobRun>(std::move(setup), machine_, &segment_, &members_, &clock_,

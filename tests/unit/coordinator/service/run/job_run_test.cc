@@ -10,8 +10,8 @@
 
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/io/temp_dir.h"
-#include "tests/unit/coordinator/dispatch/small_case.h"
 #include "tests/unit/coordinator/service/fake_member.h"
+#include "tests/unit/coordinator/service/small_setup.h"
 
 namespace harmony::service {
 namespace {
@@ -23,20 +23,15 @@ class JobRunTest : public ::testing::Test {
  protected:
   // `continues`: a segment holds what it has trained.
   void Begin(bool continues) {
-    RunSetup setup;
-    setup.id = "job-1";
+    RunSetup setup = SmallSetup();
     setup.spec.output_dir = dir_.File("");
     setup.spec.max_steps = 10;
-    setup.model = dispatch::SmallModel();
-    setup.plan = dispatch::SmallPlan(setup.model, 1);
     setup.continues = continues;
-    plan::MachineSpec machine;
-    machine.devices = *plan::ParseDevices("sim:mem=1MiB");
     RunEvents events;
     events.report = [this](const std::string& line) { said_ += line + "\n"; };
     events.state_changed = [] {};
     events.ended = [this](const absl::Status& status) { ended_ = status; };
-    run_ = std::make_unique<JobRun>(std::move(setup), machine, &segment_, &members_, &clock_,
+    run_ = std::make_unique<JobRun>(std::move(setup), SmallMachine(), &segment_, &members_, &clock_,
                                     std::move(events));
     ASSERT_TRUE(run_->Start().ok());
   }

@@ -12,8 +12,8 @@
 #include "common/io/run_file.h"
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/io/temp_dir.h"
-#include "tests/unit/coordinator/dispatch/small_case.h"
 #include "tests/unit/coordinator/service/fake_member.h"
+#include "tests/unit/coordinator/service/small_setup.h"
 
 namespace harmony::service {
 namespace {
@@ -31,14 +31,9 @@ class OutputFilesTest : public ::testing::Test {
     record.output_dir = out_;
     record.result_keys = "the keys";
     record_ = *registry_.Add(record);
-    RunSetup setup;
-    setup.id = "job-1";
+    RunSetup setup = SmallSetup();
     setup.spec.output_dir = out_;
-    setup.model = dispatch::SmallModel();
-    setup.plan = dispatch::SmallPlan(setup.model, 1);
-    plan::MachineSpec machine;
-    machine.devices = *plan::ParseDevices("sim:mem=1MiB");
-    run_ = std::make_unique<JobRun>(std::move(setup), machine, &segment_, &members_, &clock_,
+    run_ = std::make_unique<JobRun>(std::move(setup), SmallMachine(), &segment_, &members_, &clock_,
                                     RunEvents());
     BeginRun(0);
   }

@@ -13,7 +13,7 @@
 
 #include "tests/unit/common/base/fake_clock.h"
 #include "tests/unit/common/io/temp_dir.h"
-#include "tests/unit/coordinator/dispatch/small_case.h"
+#include "tests/unit/coordinator/service/small_setup.h"
 
 namespace harmony::service {
 namespace {
@@ -28,13 +28,10 @@ constexpr double kPredicted = 1;  // seconds a step
 class StepLogTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    setup_.id = "job-1";
     setup_.spec.output_dir = dir_.File("");
     setup_.spec.max_steps = 1000;
     setup_.spec.logging_steps = 2;
     setup_.spec.replan = job::ReplanMode::kOff;
-    setup_.model = dispatch::SmallModel();
-    setup_.plan = dispatch::SmallPlan(setup_.model, 1);
     setup_.forecast.emplace();
     setup_.forecast->step_seconds = kPredicted;
     const plan::ArenaLayout arena(setup_.model, setup_.plan);
@@ -100,7 +97,7 @@ class StepLogTest : public ::testing::Test {
   }
 
   io::TempDir dir_;
-  RunSetup setup_;
+  RunSetup setup_ = SmallSetup();
   ipc::Segment segment_ = *ipc::Segment::Create(MiB(16));
   LaneMonitor monitor_{1, 100};
   FakeClock clock_;
