@@ -21,7 +21,7 @@ class HeartbeatWatch {
   // A process beats several times a second, from a thread that does nothing else: it is silent for
   // seconds when the machine is short of memory, and for 30 s when something is wrong.
   static constexpr Nanos kDefaultLimit = Seconds(30);
-  static constexpr int kMostDoublings = 4;
+  static constexpr int kMostDoublings = 4;  // of the default limit, 8 minutes
 
   // A limit of zero: nothing ever hangs.
   explicit HeartbeatWatch(Nanos limit = kDefaultLimit) : limit_(limit) {}

@@ -26,6 +26,7 @@ std::string WordsFor(const nlohmann::json::exception& error, absl::string_view t
 
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, absl::string_view where) {
   using Json = nlohmann::json;
+  // Who writes or walks the value recurses.
   constexpr int kMaxDepth = 64;
   std::vector<std::set<std::string>> keys;
   std::string problem;

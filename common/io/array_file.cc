@@ -18,6 +18,7 @@ namespace harmony::io {
 namespace {
 
 constexpr absl::string_view kMagic("\x93NUMPY", 6);
+// Version 1 of the format can say no more.
 constexpr int64_t kMostHeader = 1 << 16;
 constexpr int64_t kMostExtent = int64_t{1} << 40;
 constexpr int64_t kCheckedBytes = 1 << 20;

@@ -5,6 +5,7 @@
 namespace harmony::io {
 namespace {
 
+// Part of what fixes a run with `shuffle`: any other number is another order.
 constexpr int kRounds = 6;
 // Keeps these draws apart from those of initialisation, which share the seed.
 constexpr uint64_t kShuffleStream = uint64_t{0x5368756666} << 24;  // "Shuff"

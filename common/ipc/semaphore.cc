@@ -15,6 +15,7 @@
 namespace harmony::ipc {
 namespace {
 
+// Who raises the generation and was to wake us may have died in between.
 constexpr Nanos kRecheck = Millis(100);
 
 // Not FUTEX_PRIVATE: waiters are in other processes.

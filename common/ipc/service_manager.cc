@@ -19,6 +19,7 @@
 namespace harmony::ipc {
 namespace {
 
+// One that is late, for the process is busy, is not the end of it.
 constexpr int64_t kSignsPerLimit = 3;
 constexpr char kAnotherMinute[] = "\nEXTEND_TIMEOUT_USEC=60000000";
 

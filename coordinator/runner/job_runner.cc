@@ -16,7 +16,7 @@ namespace {
 
 // A disk, or a network's, below which something is taken to be broken; bytes a second.
 constexpr double kSlowestDisk = 20e6;
-// Parameters and moments.
+// Parameters and two moments, in fp32.
 constexpr double kCheckpointBytesPerParameter = 12;
 
 // How far a job has come, the greater the further: updates, then gradients, then all else.

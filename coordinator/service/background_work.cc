@@ -13,6 +13,7 @@
 namespace harmony::service {
 namespace {
 
+// Each plan keeps a core busy for seconds, each call that waits for its turn a thread.
 constexpr int kAtOnce = 2, kMostWaiting = 16;
 // More than this process. Of a core that a worker wants, too, that leaves four tenths. With 5, a
 // quarter, a submission took minutes on a machine that others kept busy, longer than callers wait.

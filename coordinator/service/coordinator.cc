@@ -19,7 +19,9 @@
 namespace harmony::service {
 namespace {
 
+// Processes that still hold the memory of a job that has ended are killed then.
 constexpr Nanos kLetGoDeadline = Seconds(30);
+// How often a job's log says whom its run waits for.
 constexpr Nanos kAwaitedReport = Seconds(10);
 // Twenty ticks: a loop that is that late was stopped, or is too busy to judge others.
 constexpr Nanos kLongestGap = Seconds(1);

@@ -42,6 +42,7 @@ struct Options {
   PlanOptions plan;  // devices and host memory of a server, too
 };
 
+// How often deadlines are looked at. Messages do not wait for it.
 constexpr std::chrono::milliseconds kTick{50};
 
 absl::StatusOr<std::string> ResolveStateDir(const std::string& option) {

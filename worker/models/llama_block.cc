@@ -169,6 +169,7 @@ class LlamaBlock : public Block {
 
   // out = x * activation(gate), by stretches of rows: only a stretch of activations exists.
   void MultiplyActivated(at::Tensor& out, const at::Tensor& x, const at::Tensor& gate) const {
+    // The workspace that a plan has for it is of so many (transformer_costs.cc, kStretchRows).
     constexpr int64_t kStretch = 64;
     for (int64_t begin = 0; begin < x.size(0); begin += kStretch) {
       const int64_t count = std::min(kStretch, x.size(0) - begin);

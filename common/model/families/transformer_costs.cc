@@ -19,13 +19,15 @@ namespace {
 
 using Phase = BytesBySamples::Phase;
 
+// Of logits that the head has at a time. Results depend on where it cuts (LossChunkRows).
 constexpr Bytes kHeadChunk = MiB(64);
 
 // Of the bounds: block-wise buffers of the attention kernel and the allocator's rounding, whatever
 // the shape. Of the expected peaks: rounding of each allocation, sums of biases and the like.
 constexpr Bytes kBoundMargin = MiB(4), kPeakMargin = KiB(16);
 
-// Rows of activations that exist at a time where the gated product is formed anew.
+// Rows of activations that exist at a time where the gated product is formed anew: kStretch in
+// worker/models/llama_block.cc.
 constexpr int64_t kStretchRows = 64;
 
 // What sizes follow from.

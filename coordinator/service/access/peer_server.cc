@@ -25,6 +25,7 @@ constexpr size_t kMostMemory = 64 << 20;
 constexpr int kMostMetadataBytes = 16 << 10;
 // So that a remote machine which is gone keeps no connection.
 constexpr int kKeepaliveMillis = 60'000, kKeepaliveTimeoutMillis = 20'000;
+// Certificates that were renewed are in use then, without a restart.
 constexpr unsigned kSecondsBetweenLooksAtFiles = 10;
 
 // The names that a certificate proves, by the kinds of subject alternative names that are names;

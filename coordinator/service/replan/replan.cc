@@ -16,7 +16,8 @@ namespace {
 
 // A change of plans: what it takes at least, and the pace of a checkpoint's bytes, both ways.
 constexpr double kChangeSeconds = 1, kCheckpointBytesPerSecond = 500e6;
-constexpr double kCheckpointBytesPerParameter = 12;
+constexpr double kCheckpointBytesPerParameter = 12;  // fp32, and two moments
+// By then 50 million steps lie between two searches. Many more would overflow.
 constexpr int kMostDoublings = 20;
 
 absl::Status Search(const ReplanRequest& request, ReplanAnswer* answer) {

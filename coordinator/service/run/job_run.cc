@@ -16,6 +16,7 @@
 namespace harmony::service {
 namespace {
 
+// What traces show and what measured times are taken from: under 1 MiB a lane.
 constexpr size_t kTimelineEntriesPerLane = 8192;
 // How long a job that is told to stop waits for processes that could write a checkpoint.
 constexpr Nanos kStopWithoutAnyProcess = Seconds(2);

@@ -8,6 +8,7 @@
 namespace harmony::service {
 namespace {
 
+// Lines are written at once, and survive any process; so much of them a power cut may take.
 constexpr Nanos kSyncInterval = Seconds(2);
 
 }  // namespace
