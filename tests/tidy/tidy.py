@@ -66,7 +66,6 @@ NAMESPACES = {
     "common/trace": "harmony::trace",
     "coordinator/dispatch": "harmony::dispatch",
     "coordinator/planner": "harmony::planner",
-    "coordinator/recording": "harmony::recording",
     "coordinator/recovery": "harmony::recovery",
     "coordinator/runner": "harmony::runner",
     "coordinator/service": "harmony::service",

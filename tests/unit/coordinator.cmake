@@ -8,7 +8,7 @@ harmony_test(dispatch_test
           coordinator/dispatch/memory/memory_test.cc coordinator/dispatch/issue/replicas_test.cc
           coordinator/dispatch/issue/set_recovery_test.cc
           coordinator/dispatch/issue/sums_between_devices_test.cc
-  DEPS harmony_sim harmony_recording LABELS pure)
+  DEPS harmony_sim LABELS pure)
 harmony_test(profiled_costs_test
   SOURCES coordinator/dispatch/costs/profiled_costs_test.cc
   DEPS harmony_planner LABELS pure)

@@ -3,7 +3,6 @@
 #include <map>
 
 #include "absl/strings/match.h"
-#include "coordinator/recording/recording.h"
 #include "coordinator/runner/action_text.h"
 #include "coordinator/runner/failure.h"
 #include "coordinator/sim/simulation.h"
@@ -396,10 +395,7 @@ TEST(RecordingTest, ReplaysToTheSameActions) {
   options.keep_recording = true;
   const sim::SimResult result = sim::Simulate(model, plan, costs, options);
   ASSERT_TRUE(result.status.ok()) << result.status;
-  const absl::StatusOr<recording::Recording> recording =
-      recording::ReadRecording(recording::WriteRecording(result.recording));
-  ASSERT_TRUE(recording.ok()) << recording.status();
-  ASSERT_EQ(recording->size(), result.actions.size());
+  ASSERT_EQ(result.recording.size(), result.actions.size());
 
   RunnerOptions runner_options;
   runner_options.dispatch = {0, 4, 2, options.window};
@@ -413,25 +409,10 @@ TEST(RecordingTest, ReplaysToTheSameActions) {
     break;
   }
   JobRunner runner(model, plan, costs, runner_options);
-  for (size_t i = 0; i < recording->size(); ++i) {
-    const auto& [now, event] = (*recording)[i];
+  for (size_t i = 0; i < result.recording.size(); ++i) {
+    const auto& [now, event] = result.recording[i];
     EXPECT_EQ(DebugString(runner.OnEvent(event, now)), result.actions[i]) << "event " << i;
   }
-}
-
-TEST(RecordingTest, NamesWhatIsDamaged) {
-  const auto refusal = [](absl::string_view text) {
-    return std::string(recording::ReadRecording(text).status().message());
-  };
-  EXPECT_THAT(refusal("events { tick: true }\nevents { progress { lane: x } }\n"),
-              HasSubstr("line 2 of the recording"));
-  EXPECT_THAT(refusal("events { tick: true }\nevents { at_ns: 5 }\n"),
-              HasSubstr("event 2 of the recording: no kind of event"));
-  EXPECT_THAT(refusal("events { attached { role: 9 } }\n"),
-              HasSubstr("event 1 of the recording: role is 9, which is no Role"));
-  EXPECT_THAT(refusal("events { attached { device: 1 } }\n"), HasSubstr("role is 0"));
-  EXPECT_THAT(refusal("events { records { records { kind: 31 } } }\n"),
-              HasSubstr("kind is 31, which is no ObjectKind"));
 }
 
 // A full disk at checkpoints on the way: training goes on without them, and saves what comes next.
