@@ -202,19 +202,18 @@ Nanos ProfiledCosts::Duration(const command::Command& command) const {
   return Nanos::FromSeconds(seconds);
 }
 
-std::unique_ptr<const CalibratedCosts> MakeCosts(const profile::Profile* profile,
-                                                 const Calibration& calibration,
-                                                 const model::ModelSpec& model,
-                                                 const plan::Plan& plan,
-                                                 const std::vector<plan::DeviceSpec>& devices) {
+std::unique_ptr<const ScaledCosts> MakeCosts(const profile::Profile* profile,
+                                             const CostScales& scales,
+                                             const model::ModelSpec& model, const plan::Plan& plan,
+                                             const std::vector<plan::DeviceSpec>& devices) {
   std::unique_ptr<const CostModel> base;
   if (profile == nullptr) {
     base = std::make_unique<AnalyticCosts>(model, plan, devices);
   } else {
     base = std::make_unique<ProfiledCosts>(*profile, model, plan);
   }
-  return std::make_unique<CalibratedCosts>(std::move(base), calibration,
-                                           static_cast<int>(plan.devices.size()));
+  return std::make_unique<ScaledCosts>(std::move(base), scales,
+                                       static_cast<int>(plan.devices.size()));
 }
 
 CostFactory ProfiledCostFactory(std::shared_ptr<const profile::Profile> profile,

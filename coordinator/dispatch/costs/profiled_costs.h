@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/profile/profile.h"
-#include "coordinator/dispatch/costs/calibrated_costs.h"
+#include "coordinator/dispatch/costs/scaled_costs.h"
 
 namespace harmony::dispatch {
 
@@ -60,11 +60,10 @@ class ProfiledCosts : public CostModel {
 };
 
 // By the profile, or where there is none by the estimate; corrected.
-std::unique_ptr<const CalibratedCosts> MakeCosts(const profile::Profile* profile,
-                                                 const Calibration& calibration,
-                                                 const model::ModelSpec& model,
-                                                 const plan::Plan& plan,
-                                                 const std::vector<plan::DeviceSpec>& devices);
+std::unique_ptr<const ScaledCosts> MakeCosts(const profile::Profile* profile,
+                                             const CostScales& scales,
+                                             const model::ModelSpec& model, const plan::Plan& plan,
+                                             const std::vector<plan::DeviceSpec>& devices);
 
 CostFactory ProfiledCostFactory(std::shared_ptr<const profile::Profile> profile,
                                 const model::ModelSpec& model);

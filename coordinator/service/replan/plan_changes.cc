@@ -28,25 +28,26 @@ void PlanChanges::OnDrift() {
   const RunSetup& setup = run_->setup();
   if (setup.spec.replan == job::ReplanMode::kOff || replanner_.busy() || !may_change_()) return;
   ReplanRequest request{
-      setup,     setup.profile, run_->MeasuredCalibration(),
+      setup,     setup.profile, run_->MeasuredScales(),
       *machine_, limits_(),     run_->steps().MedianSecondsPerStep(kStepsToJudge)};
   // What the plan in force takes of the host is given back before the next one takes its part.
   request.limits.available =
       ipc::AvailableHostMemory() + plan::ArenaLayout(setup.model, setup.plan).end();
   registry_->Report(*record_, absl::StrCat("replan: searching by measured times: ",
-                                           DescribeCalibration(request.calibration)));
-  dispatch::Calibration calibration = request.calibration;
-  replanner_.Search(std::move(request), [this, run = runs_, calibration = std::move(calibration)](
-                                            const ReplanAnswer& answer) {
-    if (run == runs_ && run_ != nullptr && !run_->ended()) OnSearched(calibration, answer);
-  });
+                                           DescribeScales(request.scales)));
+  dispatch::CostScales scales = request.scales;
+  replanner_.Search(std::move(request),
+                    [this, run = runs_, scales = std::move(scales)](const ReplanAnswer& answer) {
+                      if (run == runs_ && run_ != nullptr && !run_->ended())
+                        OnSearched(scales, answer);
+                    });
 }
 
-void PlanChanges::OnSearched(const dispatch::Calibration& calibration, const ReplanAnswer& answer) {
+void PlanChanges::OnSearched(const dispatch::CostScales& scales, const ReplanAnswer& answer) {
   const RunSetup& setup = run_->setup();
   std::optional<Suggestion> suggestion;
   if (answer.then) suggestion = Suggestion{answer.then->step_seconds, answer.now->step_seconds};
-  run_->OnSearched(answer.now, calibration, suggestion);
+  run_->OnSearched(answer.now, scales, suggestion);
   KeepState();
   if (!answer.status.ok()) {
     return registry_->Report(*record_,

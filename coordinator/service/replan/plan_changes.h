@@ -46,7 +46,7 @@ class PlanChanges {
   void TakeFound();
 
  private:
-  void OnSearched(const dispatch::Calibration& calibration, const ReplanAnswer& answer);
+  void OnSearched(const dispatch::CostScales& scales, const ReplanAnswer& answer);
 
   const plan::MachineSpec* const machine_;
   JobRegistry* const registry_;

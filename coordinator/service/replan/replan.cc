@@ -24,11 +24,11 @@ absl::Status Search(const ReplanRequest& request, ReplanAnswer* answer) {
   planner::PlannerOptions options;
   options.microbatch_size = request.plan.microbatch_size;
   options.replicas = request.plan.replicas;
-  options.costs = dispatch::CalibratedCostFactory(
+  options.costs = dispatch::ScaledCostFactory(
       request.profile != nullptr
           ? dispatch::ProfiledCostFactory(request.profile, request.model)
           : dispatch::AnalyticCostFactory(request.model, request.machine.devices),
-      request.calibration);
+      request.scales);
   const int threads = request.spec.compute_threads;
   HARMONY_ASSIGN_OR_RETURN(answer->now, MakeForecast(request.model, request.plan,
                                                      *options.costs(request.plan), threads));
@@ -46,10 +46,10 @@ absl::Status Search(const ReplanRequest& request, ReplanAnswer* answer) {
   return absl::OkStatus();
 }
 
-nlohmann::json ToJson(const dispatch::Calibration& calibration) {
-  nlohmann::json json{{"updates", calibration.updates}, {"data", calibration.data}};
+nlohmann::json ToJson(const dispatch::CostScales& scales) {
+  nlohmann::json json{{"updates", scales.updates}, {"data", scales.data}};
   json["devices"] = nlohmann::json::array();
-  for (const dispatch::Calibration::Device& device : calibration.devices) {
+  for (const dispatch::CostScales::Device& device : scales.devices) {
     json["devices"].push_back({{"forward", device.forward},
                                {"backward", device.backward},
                                {"h2d", device.h2d},
@@ -67,7 +67,7 @@ std::string ReplanStateToText(const ReplanState& state) {
                         {"changed_at", state.changed_at},
                         {"seconds_before", state.seconds_before},
                         {"in_vain", state.in_vain},
-                        {"calibration", ToJson(state.calibration)}}
+                        {"calibration", ToJson(state.scales)}}
       .dump();
 }
 
@@ -81,14 +81,15 @@ absl::StatusOr<ReplanState> ReplanStateFromText(absl::string_view text, absl::st
     state.changed_at = root.Get("changed_at").Integer(-1);
     state.seconds_before = root.Get("seconds_before").Number();
     state.in_vain = root.Get("in_vain").Flag();
+    // Stored jobs have the word for what the scales are called by now.
     const document::JsonField scales = root.Get("calibration");
     scales.Only({"updates", "data", "devices"});
-    state.calibration.updates = scales.Get("updates").Number();
-    state.calibration.data = scales.Get("data").Number();
+    state.scales.updates = scales.Get("updates").Number();
+    state.scales.data = scales.Get("data").Number();
     for (const document::JsonField& device : scales.Get("devices").Items()) {
       device.Only({"forward", "backward", "h2d", "d2h", "p2p"});
       const auto of = [&](const char* name) { return device.Get(name).Number(); };
-      state.calibration.devices.push_back(
+      state.scales.devices.push_back(
           {of("forward"), of("backward"), of("h2d"), of("d2h"), of("p2p")});
     }
   });
@@ -134,22 +135,21 @@ bool PaysOff(const model::ModelSpec& model, const ReplanAnswer& answer, int64_t 
          kChangeSeconds + 2 * bytes / kCheckpointBytesPerSecond;
 }
 
-std::string DescribeCalibration(const dispatch::Calibration& calibration) {
-  const auto range = [&](double dispatch::Calibration::Device::*what) {
+std::string DescribeScales(const dispatch::CostScales& scales) {
+  const auto range = [&](double dispatch::CostScales::Device::*what) {
     const auto less = [what](const auto& a, const auto& b) { return a.*what < b.*what; };
     const auto [least, most] =
-        std::minmax_element(calibration.devices.begin(), calibration.devices.end(), less);
-    if (least == calibration.devices.end()) return std::string("1");
+        std::minmax_element(scales.devices.begin(), scales.devices.end(), less);
+    if (least == scales.devices.end()) return std::string("1");
     const std::string from = absl::StrFormat("%.2f", (*least).*what);
     const std::string to = absl::StrFormat("%.2f", (*most).*what);
     return from == to ? from : absl::StrCat(from, " to ", to);
   };
-  using Device = dispatch::Calibration::Device;
+  using Device = dispatch::CostScales::Device;
   return absl::StrCat("forward tasks took ", range(&Device::forward),
                       " of the time modelled, backward ", range(&Device::backward), ", copies in ",
                       range(&Device::h2d), ", out ", range(&Device::d2h), ", between devices ",
-                      range(&Device::p2p), ", updates ",
-                      absl::StrFormat("%.2f", calibration.updates));
+                      range(&Device::p2p), ", updates ", absl::StrFormat("%.2f", scales.updates));
 }
 
 std::string OutlineOf(const plan::Plan& plan) {

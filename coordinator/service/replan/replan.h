@@ -12,7 +12,7 @@
 #include "common/plan/machine.h"
 #include "common/plan/planned_job.h"
 #include "common/profile/profile.h"
-#include "coordinator/dispatch/costs/calibrated_costs.h"
+#include "coordinator/dispatch/costs/scaled_costs.h"
 #include "coordinator/service/jobs/admission.h"
 #include "coordinator/service/replan/forecast.h"
 
@@ -26,7 +26,7 @@ struct ReplanState {
   // A step before it, in the median; 0: what the change brought is known already.
   double seconds_before = 0;
   bool in_vain = false;  // it made steps no shorter
-  dispatch::Calibration calibration;
+  dispatch::CostScales scales;
 };
 std::string ReplanStateToText(const ReplanState& state);
 // An empty text: none. Internal when it is damaged.
@@ -51,7 +51,7 @@ inline constexpr double kWorthAWord = 0.05;
 
 struct ReplanRequest : plan::PlannedJob {
   std::shared_ptr<const profile::Profile> profile;
-  dispatch::Calibration calibration;
+  dispatch::CostScales scales;
   plan::MachineSpec machine;
   HostLimits limits;
   double measured_seconds = 0;  // a step, in the median
@@ -59,7 +59,7 @@ struct ReplanRequest : plan::PlannedJob {
 
 struct ReplanAnswer {
   absl::Status status;          // of the search
-  std::optional<Forecast> now;  // of the plan in force, as calibrated
+  std::optional<Forecast> now;  // of the plan in force, by `scales`
   // Of the plan that was found; nothing when it is not faster by kWorthAWord.
   std::optional<Forecast> then;
   plan::Plan plan;
@@ -76,7 +76,7 @@ ReplanAnswer SearchAgain(const ReplanRequest& request);
 bool PaysOff(const model::ModelSpec& model, const ReplanAnswer& answer, int64_t steps_left);
 
 // "tasks 1.02 to 1.1 of the modelled time, copies in 5.1, out 1, ..., updates 0.9"
-std::string DescribeCalibration(const dispatch::Calibration& calibration);
+std::string DescribeScales(const dispatch::CostScales& scales);
 
 // "5 forward and 6 backward layer groups on 2 devices, updates eager, ..."
 std::string OutlineOf(const plan::Plan& plan);

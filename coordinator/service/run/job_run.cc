@@ -10,7 +10,7 @@
 #include "common/job/job_file.h"
 #include "common/rpc/command_codec.h"
 #include "coordinator/dispatch/costs/profiled_costs.h"
-#include "coordinator/service/replan/calibrate.h"
+#include "coordinator/service/replan/measured_scales.h"
 #include "harmony/v1/attach.pb.h"
 
 namespace harmony::service {
@@ -45,7 +45,7 @@ JobRun::JobRun(RunSetup setup, const plan::MachineSpec& machine, ipc::Segment* s
       deadline_clock_(deadline_clock),
       events_(std::move(events)),
       table_(setup_.model, setup_.plan.num_microbatches, setup_.plan.replicas),
-      costs_(dispatch::MakeCosts(setup_.profile.get(), setup_.replan.calibration, setup_.model,
+      costs_(dispatch::MakeCosts(setup_.profile.get(), setup_.replan.scales, setup_.model,
                                  setup_.plan, machine.devices)),
       pace_(setup_.model, setup_.plan, machine.devices),
       minimal_(plan::ComputeMinimalSwap(setup_.model, setup_.plan)),
@@ -247,16 +247,15 @@ void JobRun::FinishStep() {
   if (!ended_) Feed(runner::StopRequested{});
 }
 
-void JobRun::OnSearched(const std::optional<Forecast>& now,
-                        const dispatch::Calibration& calibration,
+void JobRun::OnSearched(const std::optional<Forecast>& now, const dispatch::CostScales& scales,
                         const std::optional<Suggestion>& suggestion) {
-  steps_.OnSearched(completed_steps(), now, calibration, suggestion);
+  steps_.OnSearched(completed_steps(), now, scales, suggestion);
 }
 
-dispatch::Calibration JobRun::MeasuredCalibration() const {
+dispatch::CostScales JobRun::MeasuredScales() const {
   const int64_t end = completed_steps();
-  return CalibrationOf(monitor_, setup_.plan, costs_->Cores(),
-                       end - static_cast<int64_t>(DriftMonitor::kSteps), end);
+  return ScalesOf(monitor_, setup_.plan, costs_->Cores(),
+                  end - static_cast<int64_t>(DriftMonitor::kSteps), end);
 }
 
 bool JobRun::HeadIsRunning(int lane) const {

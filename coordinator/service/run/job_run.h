@@ -65,15 +65,15 @@ class JobRun {
   // As Stop, but waits for processes that are missing as long as it takes: no step may be lost.
   void FinishStep();
   // As StepLog has it.
-  void OnSearched(const std::optional<Forecast>& now, const dispatch::Calibration& calibration,
+  void OnSearched(const std::optional<Forecast>& now, const dispatch::CostScales& scales,
                   const std::optional<Suggestion>& suggestion);
 
   const RunSetup& setup() const { return setup_; }
   const runner::JobRunner& runner() const { return runner_; }
   const LaneMonitor& monitor() const { return monitor_; }
   const StepLog& steps() const { return steps_; }
-  // Of the last steps, against the model without any calibration.
-  dispatch::Calibration MeasuredCalibration() const;
+  // Of the last steps, against the model without any scales.
+  dispatch::CostScales MeasuredScales() const;
   const plan::MinimalSwap& minimal_swap() const { return minimal_; }
   int64_t completed_steps() const;
   // That were recovered from; a coordinator that was replaced is one.
@@ -122,7 +122,7 @@ class JobRun {
   const Clock* const deadline_clock_;
   const RunEvents events_;
   const command::ObjectTableLayout table_;
-  const std::unique_ptr<const dispatch::CalibratedCosts>
+  const std::unique_ptr<const dispatch::ScaledCosts>
       costs_;                           // as the planner's, so that the order is, too
   const dispatch::AnalyticCosts pace_;  // of paced devices: as they are specified
   const plan::MinimalSwap minimal_;

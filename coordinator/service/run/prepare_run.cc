@@ -53,7 +53,7 @@ ipc::SegmentJob AllocationOf(const store::JobRecord& record, const RunSetup& set
 std::optional<Forecast> ForecastOf(const RunSetup& setup, const plan::MachineSpec& machine) {
   if (setup.profile == nullptr && !plan::AllSpeedsGiven(machine.devices)) return std::nullopt;
   const std::unique_ptr<const dispatch::CostModel> costs = dispatch::MakeCosts(
-      setup.profile.get(), setup.replan.calibration, setup.model, setup.plan, machine.devices);
+      setup.profile.get(), setup.replan.scales, setup.model, setup.plan, machine.devices);
   absl::StatusOr<Forecast> forecast =
       MakeForecast(setup.model, setup.plan, *costs, setup.spec.compute_threads);
   if (forecast.ok()) return *std::move(forecast);

@@ -142,12 +142,12 @@ void StepLog::WatchDrift(double seconds, int64_t completed_steps) {
 }
 
 void StepLog::OnSearched(int64_t completed_steps, const std::optional<Forecast>& now,
-                         const dispatch::Calibration& calibration,
+                         const dispatch::CostScales& scales,
                          const std::optional<Suggestion>& suggestion) {
   replan_.step = completed_steps;
   suggestion_ = suggestion;
   if (!now) return;
-  replan_.calibration = calibration;
+  replan_.scales = scales;
   forecast_->step_seconds = now->step_seconds;
   drift_.emplace(now->step_seconds);
 }

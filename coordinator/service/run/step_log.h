@@ -80,10 +80,9 @@ class StepLog {
   // step whose line is due must still be in the segment.
   void OnCompleted(int64_t end_step, const RunReadings& run);
   // A plan was searched again after `drifts`, with so many steps completed. `now`: what the plan in
-  // force is predicted to take by `calibration`; steps are held against it from now on.
+  // force is predicted to take by `scales`; steps are held against it from now on.
   void OnSearched(int64_t completed_steps, const std::optional<Forecast>& now,
-                  const dispatch::Calibration& calibration,
-                  const std::optional<Suggestion>& suggestion);
+                  const dispatch::CostScales& scales, const std::optional<Suggestion>& suggestion);
 
   // ---- Of metrics.jsonl; see MetricsLog ----
   void OnTick();

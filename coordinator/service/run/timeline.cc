@@ -68,9 +68,8 @@ void FillMeasured(const RecordedTimeline& recorded, const command::LaneTable& ta
 
 void FillPlanned(const RecordedTimeline& recorded, const command::LaneTable& table,
                  const Extent& measured, v1::Timeline* timeline) {
-  const std::unique_ptr<const dispatch::CostModel> costs =
-      dispatch::MakeCosts(recorded.profile.get(), recorded.calibration, recorded.model,
-                          recorded.plan, recorded.devices);
+  const std::unique_ptr<const dispatch::CostModel> costs = dispatch::MakeCosts(
+      recorded.profile.get(), recorded.scales, recorded.model, recorded.plan, recorded.devices);
   sim::SimOptions options;
   options.first_step = std::max(recorded.first_step, measured.first - kStepsOfRunUp);
   options.end_step = std::min(recorded.end_step, measured.last + 1 + kStepsOfRunUp);
@@ -119,7 +118,7 @@ RecordedTimeline RecordTimeline(const JobRun& run, const std::vector<plan::Devic
   recorded.model = run.setup().model;
   recorded.plan = run.setup().plan;
   recorded.profile = run.setup().profile;
-  recorded.calibration = run.setup().replan.calibration;
+  recorded.scales = run.setup().replan.scales;
   recorded.devices = devices;
   recorded.first_step = run.setup().start.first_step;
   recorded.end_step = run.setup().spec.max_steps;

@@ -23,7 +23,7 @@ struct RecordedTimeline {
   model::ModelSpec model;
   plan::Plan plan;
   std::shared_ptr<const profile::Profile> profile;  // what it was planned by; null: an estimate
-  dispatch::Calibration calibration;                // ... and corrected
+  dispatch::CostScales scales;                      // ... and corrected
   std::vector<plan::DeviceSpec> devices;
   int64_t first_step = 0, end_step = 0, save_steps = 0;  // of the run, indices from 0
   int64_t completed_steps = 0;                           // and reported to the last command

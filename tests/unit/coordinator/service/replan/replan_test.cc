@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/dispatch/costs/profiled_costs.h"
-#include "coordinator/service/replan/calibrate.h"
+#include "coordinator/service/replan/measured_scales.h"
 #include "coordinator/sim/simulation.h"
 #include "tests/unit/coordinator/dispatch/small_case.h"
 
@@ -48,9 +48,8 @@ class ReplanTest : public ::testing::Test {
     job_.global_batch_size = plan_.global_batch();
     limits_.arena = machine_.host_memory;
   }
-  std::unique_ptr<const dispatch::CalibratedCosts> Costs(
-      const dispatch::Calibration& calibration) const {
-    return dispatch::MakeCosts(nullptr, calibration, model_, plan_, machine_.devices);
+  std::unique_ptr<const dispatch::ScaledCosts> Costs(const dispatch::CostScales& scales) const {
+    return dispatch::MakeCosts(nullptr, scales, model_, plan_, machine_.devices);
   }
 
   // Of step 1, 10 ms as modelled; in milliseconds.
@@ -74,13 +73,13 @@ class ReplanTest : public ::testing::Test {
 };
 
 TEST_F(ReplanTest, WhatTookLongerIsFoundByDeviceAndKind) {
-  dispatch::Calibration real;
+  dispatch::CostScales real;
   real.devices = {{2, 3, 4, 5, 6}, {1.5, 0.5, 0.25, 7, 1}};
   real.updates = 8;
   real.data = 9;
   const auto slow = Costs(real);
   const FakeRun run(model_, plan_, slow->base(), *slow);
-  const dispatch::Calibration found = CalibrationOf(run.monitor(), plan_, {}, 1, 3);
+  const dispatch::CostScales found = ScalesOf(run.monitor(), plan_, {}, 1, 3);
   ASSERT_EQ(found.devices.size(), 2u);
   for (size_t d = 0; d < 2; ++d) {
     EXPECT_NEAR(found.devices[d].forward, real.devices[d].forward, 0.02);
@@ -103,7 +102,7 @@ TEST_F(ReplanTest, TasksThatMayWaitOnTheirWayDoNotCount) {
   Ran(task, 0, 1, 100, 112, &monitor);
   task.gradient_waits = {{3, 1}};
   Ran(task, 0, 2, 112, 150, &monitor);
-  EXPECT_NEAR(CalibrationOf(monitor, plan_, {}, 1, 2).devices[0].backward, 1.2, 1e-6);
+  EXPECT_NEAR(ScalesOf(monitor, plan_, {}, 1, 2).devices[0].backward, 1.2, 1e-6);
 }
 
 // Two devices on one core: each task took twice what it takes alone while the other one ran too.
@@ -114,10 +113,10 @@ TEST_F(ReplanTest, TasksCountForTheirPartOfASharedCore) {
   task.kind = command::TaskKind::kForward;
   Ran(task, 0, 1, 100, 115, &monitor);  // alone until 105, then with the other
   Ran(task, 1, 1, 105, 120, &monitor);  // alone from 115
-  const dispatch::Calibration found = CalibrationOf(monitor, plan_, {{0, 1}, 1}, 1, 2);
+  const dispatch::CostScales found = ScalesOf(monitor, plan_, {{0, 1}, 1}, 1, 2);
   EXPECT_NEAR(found.devices[0].forward, 1, 1e-6);
   EXPECT_NEAR(found.devices[1].forward, 1, 1e-6);
-  EXPECT_NEAR(CalibrationOf(monitor, plan_, {}, 1, 2).devices[0].forward, 1.5, 1e-6);
+  EXPECT_NEAR(ScalesOf(monitor, plan_, {}, 1, 2).devices[0].forward, 1.5, 1e-6);
 }
 
 TEST_F(ReplanTest, AnIdleDeviceIsTakenForLikeItsFellows) {
@@ -125,11 +124,11 @@ TEST_F(ReplanTest, AnIdleDeviceIsTakenForLikeItsFellows) {
   for (auto* groups : {&alone.forward_groups, &alone.backward_groups}) {
     for (plan::LayerGroup& group : *groups) group.devices = 0;
   }
-  dispatch::Calibration real;
+  dispatch::CostScales real;
   real.devices = {{2, 3, 4, 5, 1}};
   const auto slow = dispatch::MakeCosts(nullptr, real, model_, alone, machine_.devices);
   const FakeRun run(model_, alone, slow->base(), *slow);
-  const dispatch::Calibration found = CalibrationOf(run.monitor(), alone, {}, 1, 3);
+  const dispatch::CostScales found = ScalesOf(run.monitor(), alone, {}, 1, 3);
   EXPECT_NEAR(found.devices[1].forward, 2, 0.02);
   EXPECT_NEAR(found.devices[1].h2d, 4, 0.02);
   EXPECT_EQ(found.devices[1].p2p, 1);
@@ -137,7 +136,7 @@ TEST_F(ReplanTest, AnIdleDeviceIsTakenForLikeItsFellows) {
 
 TEST_F(ReplanTest, AFasterPlanIsFoundWhereADeviceIsSlowerThanModelled) {
   ReplanRequest request{{job_, "", model_, plan_}, nullptr, {}, machine_, limits_};
-  request.calibration.devices = {{1, 1, 1, 1, 1}, {40, 40, 40, 40, 40}};
+  request.scales.devices = {{1, 1, 1, 1, 1}, {40, 40, 40, 40, 40}};
   const ReplanAnswer answer = SearchAgain(request);
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   ASSERT_TRUE(answer.then.has_value());
@@ -199,8 +198,8 @@ TEST(ReplanPaceTest, ChangesInVainAreFew) {
 
 TEST_F(ReplanTest, ItsStateRoundTrips) {
   ReplanState state{17, 3, 12, 0.25, true, {}};
-  state.calibration.devices = {{2, 3, 4, 5, 1.0 / 3}, {}};
-  state.calibration.updates = 0.1;
+  state.scales.devices = {{2, 3, 4, 5, 1.0 / 3}, {}};
+  state.scales.updates = 0.1;
   const auto read = ReplanStateFromText(ReplanStateToText(state), "job-1");
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->step, 17);
@@ -208,7 +207,7 @@ TEST_F(ReplanTest, ItsStateRoundTrips) {
   EXPECT_EQ(read->changed_at, 12);
   EXPECT_EQ(read->seconds_before, 0.25);
   EXPECT_TRUE(read->in_vain);
-  EXPECT_EQ(read->calibration, state.calibration);
+  EXPECT_EQ(read->scales, state.scales);
   EXPECT_EQ(ReplanStateFromText("", "job-1")->step, -1);
   EXPECT_FALSE(ReplanStateFromText("{", "job-1").ok());
 }

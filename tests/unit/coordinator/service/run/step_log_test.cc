@@ -170,7 +170,7 @@ TEST_F(StepLogTest, StepsThatDriftAreToldOfAndSearchedForAfterAWhile) {
                                  "measures: replan: suggest in the job"));
   EXPECT_EQ(log_->drift(), 1.0);
   EXPECT_EQ(searches_, 1);
-  log_->OnSearched(6, std::nullopt, dispatch::Calibration(), std::nullopt);  // found nothing
+  log_->OnSearched(6, std::nullopt, dispatch::CostScales(), std::nullopt);  // found nothing
   Train(kStepsBetweenSearches - 1, 2.0);
   EXPECT_EQ(searches_, 1);
   Train(1, 2.0);
@@ -195,7 +195,7 @@ TEST_F(StepLogTest, StepsAreHeldAgainstWhatASearchFound) {
   Train(10, 2.0);
   Forecast now;
   now.step_seconds = 2;
-  log_->OnSearched(10, now, dispatch::Calibration(), Suggestion{1.5, 2});
+  log_->OnSearched(10, now, dispatch::CostScales(), Suggestion{1.5, 2});
   EXPECT_EQ(log_->replan().step, 10);
   EXPECT_EQ(log_->drift(), 0);
   EXPECT_EQ(log_->forecast()->step_seconds, 2);

@@ -10,7 +10,7 @@
 namespace harmony::dispatch {
 
 // Measured over modelled time, by what takes it. 1: as modelled, or not known.
-struct Calibration {
+struct CostScales {
   struct Device {
     double forward = 1, backward = 1;  // tasks; the fused one counts as a backward
     double h2d = 1, d2h = 1, p2p = 1;  // copies
@@ -18,12 +18,12 @@ struct Calibration {
   };
   std::vector<Device> devices;   // fewer than there are: the rest as modelled
   double updates = 1, data = 1;  // the host's tasks: updates and norms; batches
-  bool operator==(const Calibration&) const = default;
+  bool operator==(const CostScales&) const = default;
 };
 
-class CalibratedCosts : public CostModel {
+class ScaledCosts : public CostModel {
  public:
-  CalibratedCosts(std::unique_ptr<const CostModel> base, Calibration calibration, int num_devices);
+  ScaledCosts(std::unique_ptr<const CostModel> base, CostScales scales, int num_devices);
 
   Nanos Duration(const command::Command& command) const override;
   plan::CoreSharing Cores() const override { return base_->Cores(); }
@@ -34,11 +34,11 @@ class CalibratedCosts : public CostModel {
   double ScaleOf(const command::Command& command) const;
 
   const std::unique_ptr<const CostModel> base_;
-  const Calibration calibration_;
+  const CostScales scales_;
   const command::LaneTable lanes_;
 };
 
 // `base` for every plan, so corrected.
-CostFactory CalibratedCostFactory(CostFactory base, Calibration calibration);
+CostFactory ScaledCostFactory(CostFactory base, CostScales scales);
 
 }  // namespace harmony::dispatch

@@ -4,7 +4,7 @@
 
 #include "common/plan/lane_resources.h"
 #include "common/plan/plan.h"
-#include "coordinator/dispatch/costs/calibrated_costs.h"
+#include "coordinator/dispatch/costs/scaled_costs.h"
 #include "coordinator/service/run/lane_monitor.h"
 
 namespace harmony::service {
@@ -14,8 +14,7 @@ namespace harmony::service {
 // the end of the one before, whichever lane that was on. While more devices computed than `cores`
 // carry at once, each counts for its part of them. A device that did nothing of a kind gets what
 // its fellows have in the middle.
-dispatch::Calibration CalibrationOf(const LaneMonitor& monitor, const plan::Plan& plan,
-                                    const plan::CoreSharing& cores, int64_t first_step,
-                                    int64_t end_step);
+dispatch::CostScales ScalesOf(const LaneMonitor& monitor, const plan::Plan& plan,
+                              const plan::CoreSharing& cores, int64_t first_step, int64_t end_step);
 
 }  // namespace harmony::service

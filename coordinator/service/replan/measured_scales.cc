@@ -1,4 +1,4 @@
-#include "coordinator/service/replan/calibrate.h"
+#include "coordinator/service/replan/measured_scales.h"
 
 #include <algorithm>
 #include <functional>
@@ -141,9 +141,9 @@ std::vector<double> Filled(const std::vector<std::optional<double>>& scales) {
 
 }  // namespace
 
-dispatch::Calibration CalibrationOf(const LaneMonitor& monitor, const plan::Plan& plan,
-                                    const plan::CoreSharing& cores, int64_t first_step,
-                                    int64_t end_step) {
+dispatch::CostScales ScalesOf(const LaneMonitor& monitor, const plan::Plan& plan,
+                              const plan::CoreSharing& cores, int64_t first_step,
+                              int64_t end_step) {
   const Reader reader(monitor, plan, cores, first_step, end_step);
   const int devices = static_cast<int>(plan.devices.size());
   std::vector<std::optional<double>> forward, backward, h2d, d2h, p2p;
@@ -161,9 +161,9 @@ dispatch::Calibration CalibrationOf(const LaneMonitor& monitor, const plan::Plan
   }
   const std::vector<double> by[] = {Filled(forward), Filled(backward), Filled(h2d), Filled(d2h),
                                     Filled(p2p)};
-  dispatch::Calibration calibration;
+  dispatch::CostScales scales;
   for (int d = 0; d < devices; ++d) {
-    calibration.devices.push_back({by[0][d], by[1][d], by[2][d], by[3][d], by[4][d]});
+    scales.devices.push_back({by[0][d], by[1][d], by[2][d], by[3][d], by[4][d]});
   }
   const auto is = [](command::HostTaskKind a, command::HostTaskKind b) {
     return [a, b](const MeasuredCommand& done) {
@@ -171,17 +171,15 @@ dispatch::Calibration CalibrationOf(const LaneMonitor& monitor, const plan::Plan
       return kind == a || kind == b;
     };
   };
-  calibration.updates =
-      reader
-          .OfLane({command::LaneKind::kHostCompute, 0},
-                  is(command::HostTaskKind::kUpdate, command::HostTaskKind::kNorm))
-          .value_or(1);
-  calibration.data =
-      reader
-          .OfLane({command::LaneKind::kHostIo, 0},
-                  is(command::HostTaskKind::kLoadBatch, command::HostTaskKind::kLoadBatch))
-          .value_or(1);
-  return calibration;
+  scales.updates = reader
+                       .OfLane({command::LaneKind::kHostCompute, 0},
+                               is(command::HostTaskKind::kUpdate, command::HostTaskKind::kNorm))
+                       .value_or(1);
+  scales.data = reader
+                    .OfLane({command::LaneKind::kHostIo, 0}, is(command::HostTaskKind::kLoadBatch,
+                                                                command::HostTaskKind::kLoadBatch))
+                    .value_or(1);
+  return scales;
 }
 
 }  // namespace harmony::service
