@@ -21,7 +21,6 @@ void StepBuilder::AddPartTail(int64_t execution_id, int position) {
                              static_cast<int>(i), execution.references[i], {last});
     graph_.node(execution.last_sum).part = part;
   }
-  if (!passed) execution.last_d2h = execution.last_sum;
 }
 
 void StepBuilder::AddLossesOut(int64_t execution_id, int position) {
@@ -29,10 +28,10 @@ void StepBuilder::AddLossesOut(int64_t execution_id, int position) {
   const int each = plan_.loss_microbatches();
   const int end = execution.microbatches[position] + 1, first = end - execution.sum.microbatches;
   for (int part = first / each; part * each < end; ++part) {
-    execution.last_d2h =
+    execution.last_out =
         Add(NodeKind::kLossOut, execution_id, 0, 0, {execution.positions[position].compute});
-    graph_.node(execution.last_d2h).part = part;
-    losses_.push_back(execution.last_d2h);
+    graph_.node(execution.last_out).part = part;
+    losses_.push_back(execution.last_out);
   }
 }
 
@@ -51,16 +50,25 @@ NodeId StepBuilder::SumsTaken(const GroupExecution& execution) {
   return before;
 }
 
-absl::InlinedVector<NodeId, 4> StepBuilder::LastCommits(const GroupExecution& execution) const {
+void StepBuilder::AddLastCommits(const GroupExecution& execution,
+                                 std::vector<NodeId>& nodes) const {
+  if (execution.last_out != kNoNode) nodes.push_back(execution.last_out);
+  if (execution.sum.given_to < 0) nodes.push_back(execution.last_sum);
+}
+
+std::vector<NodeId> StepBuilder::LastCommits(const GroupExecution& execution) const {
   const plan::LayerGroup& group = plan_.backward_groups[execution.group];
   const int part = plan_.part_microbatches(group);
-  if (part <= execution.shard_count) return {execution.last_d2h};
+  std::vector<NodeId> nodes;
+  if (part <= execution.shard_count) {
+    AddLastCommits(execution, nodes);
+    return nodes;
+  }
   const int first = execution.shard_first / part * part;
-  absl::InlinedVector<NodeId, 4> nodes;
   for (int shard = plan::ShardWith(plan_, group, first);
        shard <= plan::ShardWith(plan_, group, first + part - 1); ++shard) {
     const int64_t id = backward_executions_[execution.group][shard];
-    if (id >= 0) nodes.push_back(graph_.execution(id).last_d2h);
+    if (id >= 0) AddLastCommits(graph_.execution(id), nodes);
   }
   return nodes;
 }
@@ -82,7 +90,7 @@ void StepBuilder::AddHostTasks(const recovery::StepWork& work) {
   std::vector<NodeId> after;  // last copies of the groups seen, not yet waited for
   for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
     for (int64_t execution : backward_executions_[g]) {
-      if (execution >= 0) after.push_back(graph_.execution(execution).last_d2h);
+      if (execution >= 0) AddLastCommits(graph_.execution(execution), after);
     }
     for (int block : model::BlocksCompletedBy(model_, plan_.backward_groups[g].layers)) {
       if (eager_) {

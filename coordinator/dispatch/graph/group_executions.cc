@@ -30,7 +30,15 @@ GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan&
   execution.microbatches.resize(own.count / execution.task_microbatches);
   std::iota(execution.microbatches.begin(), execution.microbatches.end(),
             own.first / execution.task_microbatches);
-  if (!forward) execution.sum = plan::SumOf(plan, planned, own);
+  if (!forward) {
+    execution.sum = plan::SumOf(plan, planned, own);
+    const int of_replica = plan.replica_microbatches();
+    if (execution.sum.taken > 0) {
+      execution.waiting_from = 0;
+    } else if (execution.sum.microbatches > of_replica) {
+      execution.waiting_from = of_replica;
+    }
+  }
   execution.slots = std::min(plan.stream_slots, static_cast<int>(execution.microbatches.size()));
   execution.blocks = plan::BlocksOf(model, layers, kind == ExecutionKind::kBackward);
   execution.keeper = forward ? plan::KeeperOf(plan, planned) : planned.keep_weights ? group : -1;
@@ -117,9 +125,18 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
   execution.out_stride = out;
 
   std::vector<Bytes> sizes;
+  const auto next = [&] { return static_cast<int64_t>(sizes.size()); };
+  execution.first_weight = next();
   for (int i = 0; i < execution.own_blocks; ++i) {
     sizes.push_back(model.blocks[execution.blocks[i]].weight_bytes);
   }
+  execution.loss = next();
+  if (execution.has_loss) sizes.push_back(Bytes(sizeof(command::LossSlot)) * execution.shard_count);
+  execution.in = next();
+  sizes.push_back(execution.in_stride * execution.slots);
+  execution.out = next();
+  sizes.push_back(execution.out_stride * execution.slots);
+  execution.first_gradient = execution.waiting_sums = next();
   if (execution.kind != ExecutionKind::kForward) {
     const int replicas = execution.sum.microbatches / plan.replica_microbatches();
     const int buffers = model::SumBuffers(replicas) + execution.sum.taken;
@@ -129,11 +146,10 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
       sizes.push_back(block.accumulator_bytes);
       take(execution.gradient_bytes, block.accumulator_bytes);
     }
+    execution.waiting_sums = next();
     sizes.push_back(execution.gradient_bytes * (buffers - 1));
   }
-  if (execution.has_loss) sizes.push_back(Bytes(sizeof(command::LossSlot)) * execution.shard_count);
-  sizes.push_back(execution.in_stride * execution.slots);
-  sizes.push_back(execution.out_stride * execution.slots);
+  execution.end_item = next();
   return sizes;
 }
 

@@ -31,22 +31,18 @@ inline model::Awaited AwaitedBy(const Node& task, const GroupExecution& executio
   return last && execution.sum.taken > 0 ? model::Awaited::kSums : model::Awaited::kBuffers;
 }
 
-// Sizes of its memory items, in this order: a block each (its own weights); of backward kinds a
-// reference each (the first buffer of its gradient, from which it leaves the device), and all
-// further buffers (of sums that wait: needed until the last task only); loss slots (fused),
-// streaming slots in, streaming slots out. Fills in the strides and offsets of `execution`.
+// Sizes of its memory items, in this order: a block each (its own weights); loss slots (fused),
+// streaming slots in, streaming slots out; of backward kinds a reference each (the first buffer of
+// its gradient, from which it leaves the device), and all further buffers. What is given back first
+// comes last, where the next execution, which takes its memory from the other end, meets it first:
+// further buffers hold sums that wait, and are needed from the second replica to the last task;
+// gradients leave the last reference's first; copies of losses and outputs come by the same link as
+// gradients. Fills in the item numbers, strides and offsets of `execution`.
 std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
                                GroupExecution& execution);
 
 // Their sum, each at a multiple of kSlotAlignment.
 Bytes TotalOf(const std::vector<Bytes>& items);
-// How many of the items hold gradients: a first buffer each, and the one of all others.
-inline int GradientItems(const GroupExecution& execution) {
-  return execution.kind == ExecutionKind::kForward
-             ? 0
-             : static_cast<int>(execution.references.size()) + 1;
-}
-
 // The buffer of the taker's gradients where its tree has the sums that the giver passes on to it.
 int TakenBuffer(const GroupExecution& taker, const GroupExecution& giver);
 

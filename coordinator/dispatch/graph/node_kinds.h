@@ -4,11 +4,13 @@
 // kind is an enumerator, a row of TraitsOf, a function of CommandWriter (which writes its command),
 // and the place in StepBuilder that adds it; the compiler names the switches that lack it. PURE.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "common/command/command.h"
+#include "common/command/lane_kinds.h"
 
 namespace harmony::dispatch {
 
@@ -43,9 +45,11 @@ enum class FirstWrite : uint8_t {
   kNothing,
   kWeights,    // the block's item of its execution, unless the block lies in a place of its own
   kInputSlot,  // a streaming slot of its execution
-  kOutputs,   // output slots and gradients of its execution; it needs all of the execution's memory
-  kConsumer,  // a streaming slot of the execution that takes the output
-  kTaker,     // a gradient of the execution that takes the sum
+  // Output slots and gradients of its execution: it needs all of the execution's memory, but for
+  // buffers that only later tasks add to.
+  kOutputs,
+  kConsumer,      // a streaming slot of the execution that takes the output
+  kTaker,         // a gradient of the execution that takes the sum
   kArenaGradient  // the gradient's slot in the arena
 };
 
@@ -69,9 +73,12 @@ struct NodeTraits {
   // free records there (ArenaRecords).
   bool shares_arena = false;
   // It is issued from a queue of its own beside its lane's, when it can be: what it waits for,
-  // tasks and memory of other shards, may be late, and what follows it in the lane must not be late
-  // too.
+  // tasks and memory of other shards, may be late, or it takes long, and what follows it in the
+  // lane must not be late too.
   bool aside = false;
+  // Of what can start at the same time, it lets others go first: they are smaller, and tasks wait
+  // for them.
+  bool yields = false;
   bool once = false;  // in a run, not in each step
 };
 
@@ -115,7 +122,9 @@ constexpr NodeTraits MakeTraits(NodeKind kind) {
               .lane = L::kD2H,
               .writes = W::kArenaGradient,
               .reads = R::kGradient,
-              .shares_arena = true};
+              .shares_arena = true,
+              .aside = true,
+              .yields = true};
     case K::kPassSum:
       return {.name = "pass_sum",
               .lane = L::kP2P,
@@ -147,5 +156,19 @@ inline constexpr std::array<NodeTraits, kNodeKinds> kNodeTraits = [] {
 constexpr const NodeTraits& TraitsOf(NodeKind kind) {
   return kNodeTraits[static_cast<size_t>(kind)];
 }
+
+// The kinds of lanes that have such a queue, in the order of LaneKind: the number among them.
+constexpr int AsideNumber(command::LaneKind lane) {
+  int number = 0;
+  for (int before = 0; before < static_cast<int>(lane); ++before) {
+    const auto has = [before](const NodeTraits& traits) {
+      return traits.aside && static_cast<int>(traits.lane) == before;
+    };
+    number += std::any_of(kNodeTraits.begin(), kNodeTraits.end(), has) ? 1 : 0;
+  }
+  return number;
+}
+inline constexpr int kAsideQueues =
+    AsideNumber(static_cast<command::LaneKind>(command::kLaneKinds));
 
 }  // namespace harmony::dispatch

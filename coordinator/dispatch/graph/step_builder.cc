@@ -228,14 +228,11 @@ absl::Status StepBuilder::AddItems(GroupExecution& execution) {
         ": ", FormatBytesExact(total - memory.resident()), " too little"));
   }
   memory.BeginExecution();
-  execution.first_weight = memory.items();
-  execution.first_gradient = execution.first_weight + execution.own_blocks;
-  execution.waiting_sums = execution.first_gradient + GradientItems(execution) - 1;
+  for (int64_t* item : {&execution.first_weight, &execution.loss, &execution.in, &execution.out,
+                        &execution.first_gradient, &execution.waiting_sums, &execution.end_item}) {
+    *item += memory.items();
+  }
   for (Bytes size : sizes) memory.AddItem(size);
-  execution.end_item = memory.items();
-  execution.in = execution.end_item - 2;
-  execution.out = execution.end_item - 1;
-  execution.loss = execution.in - 1;  // with labels only
   return absl::OkStatus();
 }
 
@@ -373,7 +370,7 @@ void StepBuilder::AddOutputs(int64_t execution_id, int position) {
     made.outs.push_back(made.passed_on);
     if (!eager_) optional = made.passed_on;
     AddBankRelease(execution, m, made.passed_on);
-    graph_.execution(execution_id).last_d2h = made.passed_on;
+    graph_.execution(execution_id).last_out = made.passed_on;
   }
   if (next != nullptr && plan::DeviceOf(plan_, *next, m) != execution.device) {
     // To the fused group in slices. (Then nothing is optional: its input is stashed or kept.)

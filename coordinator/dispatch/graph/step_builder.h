@@ -67,9 +67,11 @@ class StepBuilder {
   // Those that the execution takes from others: the copies come one after the other, so that it
   // waits for the last of them only, which it returns.
   NodeId SumsTaken(const GroupExecution& execution);
-  // What the execution commits last, and those that add up a part with it, which would run again
-  // with it.
-  absl::InlinedVector<NodeId, 4> LastCommits(const GroupExecution& execution) const;
+  // What the execution commits last: of the copies of its outputs and losses, and of its gradients,
+  // which have a queue of their own.
+  void AddLastCommits(const GroupExecution& execution, std::vector<NodeId>& nodes) const;
+  // That, and the same of those that add up a part with it, which would run again with it.
+  std::vector<NodeId> LastCommits(const GroupExecution& execution) const;
   void AddHostTasks(const recovery::StepWork& work);
   // Waits for the nodes in `after` and empties it.
   void AddUpdate(int block, std::vector<NodeId>& after);

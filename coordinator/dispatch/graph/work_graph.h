@@ -4,6 +4,7 @@
 // the queues they wait in (QueueTable). Steps are appended by StepBuilder, in step order, and
 // forgotten when they are done. PURE data; the dispatcher decides what is issued when.
 
+#include <climits>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -107,10 +108,12 @@ struct GroupExecution {
   int activations = -1;  // the backward group whose activations this forward leaves, or its own
   int slots = 1;         // of each streaming kind
 
-  // Items of the device's memory.
-  int64_t first_weight = 0, first_gradient = 0, waiting_sums = 0;
-  int64_t loss = 0, in = 0, out = 0, end_item = 0;
+  // Items of the device's memory: LayOutItems numbers them from 0, StepBuilder from those before.
+  int64_t first_weight = 0, loss = 0, in = 0, out = 0;
+  int64_t first_gradient = 0, waiting_sums = 0, end_item = 0;
   Bytes gradient_bytes;  // of one buffer of each of its gradients
+  // The position of the first task that adds to other buffers than the first ones.
+  int waiting_from = INT_MAX;
   // Offsets within one slot of `in` and `out`.
   Bytes in_stride, input_at, output_gradient_at, out_stride;
 
@@ -128,7 +131,7 @@ struct GroupExecution {
   int64_t weights_from = -1;
   int passes_left = 0;        // of its own weights, to be issued
   Users weight_users;         // of the passes that were issued, and the last task
-  NodeId last_d2h = kNoNode;  // of its own
+  NodeId last_out = kNoNode;  // of the copies to the arena of its input gradients and its losses
   NodeId last_sum = kNoNode;  // of the copies of a part's gradients: to the host, or to `taker`
   int64_t taker = -1;         // the execution of the same group that takes its sums; -1: none does
   int compute_left = 0;

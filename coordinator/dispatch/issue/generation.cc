@@ -138,7 +138,7 @@ absl::StatusOr<int> Generation::NextQueue() {
   }
 }
 
-// An output goes from device to device only when the consumer has its memory and a slot that is
+// An output goes from device to device only when the consumer has its slots and one of them is
 // free, or that a task which is issued will free; else by way of the host. So no execution ever
 // waits for a later one: a slow consumer does not hold up its producer's device, and nothing can
 // lock up.
@@ -148,7 +148,7 @@ WayTimes Generation::TimesOfWays(const Node& send) {
   const GroupExecution& consumer = graph_.ConsumerOf(send);
   const NodeId slot_user = SlotUser(consumer, send);
   times.can_send =
-      admission_.HasAll(consumer) && (slot_user == kNoNode || graph_.Resolved(slot_user));
+      admission_.HasSlots(consumer) && (slot_user == kNoNode || graph_.Resolved(slot_user));
   if (!times.can_send) return times;
   const WayDurations& takes = DurationsOfWays(send);
   Nanos slot_free;

@@ -91,7 +91,7 @@ void QueueHeads::Check(int queue) {
   if (!memory_.IsGiven(node)) return;
   head.stalled = false;
   head.ready_at = std::max(ready_at, memory_.FreeAt(node));
-  ready_.push_back({StartOf(queue), nodes.front(), queue});
+  ready_.push_back({StartOf(queue), TraitsOf(node.kind).yields, nodes.front(), queue});
   std::push_heap(ready_.begin(), ready_.end(), Later);
 }
 

@@ -1,13 +1,15 @@
 #pragma once
 
 // Which queue's head is issued next: of all heads that can be issued, the one with the earliest
-// modelled start; of those with the same, the one that was added to the graph first. A head can be
-// issued when all it depends on has been issued or dropped and it has its memory.
+// modelled start; of those with the same, one that does not yield (NodeTraits), and of these the
+// one that was added to the graph first. A head can be issued when all it depends on has been
+// issued or dropped and it has its memory.
 //
 // Owner: Generation, which tells it what changes: a node that is resolved (issued or dropped) makes
 // the heads that wait for it be looked at again, and so do memory that was given and ways that were
 // chosen. What was found ready stays ready. PURE, single-threaded.
 
+#include <tuple>
 #include <vector>
 
 #include "coordinator/dispatch/graph/queue_table.h"
@@ -20,11 +22,12 @@ namespace harmony::dispatch {
 // When a queue's head starts, as modelled, and what decides between two at the same time.
 struct HeadStart {
   Nanos start;
+  bool yields = false;
   NodeId id = kNoNode;
   int queue = -1;
   // The order in which heads are issued.
   bool ComesBefore(const HeadStart& other) const {
-    return start != other.start ? start < other.start : id < other.id;
+    return std::tie(start, yields, id) < std::tie(other.start, other.yields, other.id);
   }
 };
 

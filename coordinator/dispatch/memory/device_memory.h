@@ -3,7 +3,7 @@
 // The resident region of one device, in issue order. PURE.
 //
 // A device works through *executions* (a layer group in one phase of one step), strictly in order.
-// Each execution has a list of items (weights, gradients, streaming slots) stacked from one end of
+// Each execution has a list of items (weights, streaming slots, gradients) stacked from one end of
 // the region: executions take the two ends in turn. So two neighbours never mix, an execution needs
 // nothing but the release of what earlier executions held, and there is no fragmentation: an
 // execution that fits the region alone always gets its memory, and two neighbours that fit together

@@ -32,8 +32,10 @@ void MemoryAdmission::ForEachFirstWrite(const Node& node, Use&& use) const {
       break;
     case FirstWrite::kOutputs:
       if (node.position < execution.slots) use(memory.waits(execution.out));
+      if (node.position == execution.waiting_from) use(memory.waits(execution.waiting_sums));
       if (node.position > 0) break;
-      for (int64_t item = execution.first_gradient; item < execution.in; ++item)
+      if (execution.has_loss) use(memory.waits(execution.loss));
+      for (int64_t item = execution.first_gradient; item < execution.waiting_sums; ++item)
         use(memory.waits(item));
       break;
     case FirstWrite::kConsumer: {
@@ -67,7 +69,8 @@ bool MemoryAdmission::IsGiven(const Node& node) const {
     case FirstWrite::kInputSlot:
       return memory.admitted(execution.in);
     case FirstWrite::kOutputs:
-      return memory.admitted(execution.end_item - 1);
+      return memory.admitted(node.position < execution.waiting_from ? execution.waiting_sums - 1
+                                                                    : execution.waiting_sums);
     case FirstWrite::kTaker: {
       const GroupExecution& taker = graph_.execution(execution.taker);
       return MemoryOf(taker).held(TakenItem(node, execution, taker));
@@ -148,7 +151,8 @@ bool MemoryAdmission::AfterCompute(const Node& node, GroupExecution& execution) 
 bool MemoryAdmission::ReleaseWeights(const GroupExecution& execution) {
   if (execution.compute_left > 0 || execution.passes_left > 0) return false;
   bool given = false;
-  for (int64_t item = execution.first_weight; item < execution.first_gradient; ++item) {
+  const int64_t end = execution.first_weight + execution.own_blocks;
+  for (int64_t item = execution.first_weight; item < end; ++item) {
     given = Release(execution, item, execution.weight_users) || given;
   }
   return given;

@@ -28,11 +28,11 @@ class MemoryAdmission {
   Nanos FreeAt(const Node& node) const;
   // And who they are: added to `users`. REQUIRES: IsGiven.
   void CollectUsers(const Node& node, Users& users) const;
-  // The execution has all of its memory.
-  bool HasAll(const GroupExecution& execution) const {
-    return MemoryOf(execution).admitted(execution.end_item - 1);
+  // The execution has its streaming slots.
+  bool HasSlots(const GroupExecution& execution) const {
+    return MemoryOf(execution).admitted(execution.out);
   }
-  // When those who used its streaming slots before will have finished. REQUIRES: HasAll.
+  // When those who used its streaming slots before will have finished. REQUIRES: HasSlots.
   Nanos InputSlotsFreeAt(const GroupExecution& execution) const {
     return MemoryOf(execution).waits(execution.in).finish;
   }

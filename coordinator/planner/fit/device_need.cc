@@ -17,11 +17,11 @@ GroupNeed NeedOf(const model::ModelSpec& model, const plan::Plan& plan,
   need.layers = execution.layers;
   need.device = execution.device;
   need.kept = kept.bytes(execution.device);
-  const size_t weights = static_cast<size_t>(execution.own_blocks);
-  const size_t gradients = weights + static_cast<size_t>(dispatch::GradientItems(execution));
-  for (size_t i = 0; i < items.size(); ++i) {
-    Bytes& sum = i < weights ? need.weights : i < gradients ? need.gradients : need.streaming;
-    sum += items[i].AlignUp(kSlotAlignment);
+  for (int64_t i = 0; i < execution.end_item; ++i) {
+    Bytes& sum = i < execution.loss             ? need.weights
+                 : i < execution.first_gradient ? need.streaming
+                                                : need.gradients;
+    sum += items[static_cast<size_t>(i)].AlignUp(kSlotAlignment);
   }
   need.workspace = dispatch::WorkspaceBoundOf(model, plan, execution);
   return need;

@@ -71,9 +71,9 @@ class RelaxedStep {
       busy[table.IndexOf({command::LaneKind::kCompute, d})] = device.compute.busy;
       busy[table.IndexOf({command::LaneKind::kH2DBulk, d})] = device.bulk.busy;
       busy[table.IndexOf({command::LaneKind::kH2DStream, d})] = device.stream.busy;
-      busy[table.IndexOf({command::LaneKind::kD2H, d})] = device.d2h.busy;
+      busy[table.IndexOf({command::LaneKind::kD2H, d})] = device.d2h.busy + device.gradients.busy;
       busy[table.IndexOf({command::LaneKind::kP2P, d})] = device.p2p.busy;
-      copies += device.bulk.busy + device.stream.busy + device.d2h.busy;
+      copies += device.bulk.busy + device.stream.busy + device.d2h.busy + device.gradients.busy;
     }
     const Nanos lane = std::max(host_busy_, plan::BusiestResource(resources_, busy));
     return {std::max(chain, lane), chain, lane, copies};
@@ -92,6 +92,7 @@ class RelaxedStep {
   };
   struct Device {
     Lane compute, bulk, stream, d2h, p2p;
+    Lane gradients;              // by the same lane as d2h, in a queue beside it
     int last = -1, before = -1;  // executions
     Nanos begun;                 // the first task
     std::array<Nanos*, 4> Streamed() { return {&compute.busy, &stream.busy, &d2h.busy, &p2p.busy}; }
@@ -108,8 +109,8 @@ class RelaxedStep {
     }
     Nanos gradients = kEarlier;      // all of them
     Nanos last_gradient = kEarlier;  // that of the last reference, which leaves first
-    // Stacked sizes: all, without `out`, weights and the gradients that leave.
-    Bytes total, to_outputs, to_gradients;
+    // Stacked sizes: all, and up to where items begin and end.
+    Bytes total, outputs, outputs_end, last_reference, gradients_end;
   };
 
   // Blocks of layer 0's forward are updated in this step's beginning.
@@ -127,7 +128,7 @@ class RelaxedStep {
 
   // Until when something of the executions before, on the same device, certainly lies in [begin,
   // end) of what this execution stacks. The execution before last began at the same end of the
-  // region, the last one at the other end, its outputs nearest to us.
+  // region, the last one at the other end, its last item nearest to us.
   Nanos PlaceFree(const Device& device, Bytes resident, Bytes begin, Bytes end) const {
     if (begin == end) return kEarlier;
     Nanos at = kEarlier;
@@ -137,9 +138,13 @@ class RelaxedStep {
     if (device.last < 0 || end + done_[device.last].total <= resident) return at;
     const Done& last = done_[device.last];
     at = std::max(at, last.compute.back());
-    if (last.certain_out && begin + last.to_outputs < resident) at = std::max(at, last.out.back());
-    const bool meets_gradients =
-        end + last.to_gradients > resident && begin + last.to_gradients <= resident;
+    // Whether it meets what lies at [from, to) of what the last one stacks.
+    const auto meets = [&](Bytes from, Bytes to) {
+      return end + to > resident && begin + from < resident;
+    };
+    if (last.certain_out && meets(last.outputs, last.outputs_end))
+      at = std::max(at, last.out.back());
+    const bool meets_gradients = meets(last.last_reference, last.gradients_end);
     return meets_gradients ? std::max(at, last.last_gradient) : at;
   }
 
@@ -151,16 +156,19 @@ class RelaxedStep {
                        kSlotAlignment);
     const Bytes resident = region - kept_.bytes(execution.device);
     Done& done = done_[v];
-    Bytes stacked;
+    // Up to where item number `item` begins.
+    std::vector<Bytes> begins(items.size() + 1);
+    for (size_t i = 0; i < items.size(); ++i) {
+      begins[i + 1] = begins[i] + items[i].AlignUp(kSlotAlignment);
+    }
+    const auto begin = [&](int64_t item) { return begins[static_cast<size_t>(item)]; };
     const int peer = PeerOf(execution);
     Nanos loaded = kEarlier;
-    size_t item = 0;
     for (int i = 0; i < static_cast<int>(execution.blocks.size()); ++i) {
       const int block = execution.blocks[i];
       Nanos place = kEarlier;
       if (i < execution.own_blocks) {
-        stacked += items[item++].AlignUp(kSlotAlignment);
-        place = PlaceFree(device, resident, Bytes(0), stacked);
+        place = PlaceFree(device, resident, Bytes(0), begin(execution.first_weight + i + 1));
       } else if (!kept_loads_.insert({execution.shard, execution.keeper, block}).second) {
         continue;  // the forward has loaded it
       }
@@ -169,24 +177,23 @@ class RelaxedStep {
       loaded = peer < 0 ? device.bulk.Run(from, costs_.Load(block, execution.device))
                         : std::max(loaded, from + costs_.PassedLoad(block, peer, execution.device));
     }
-    const int gradients = dispatch::GradientItems(execution);
-    for (int i = 0; i + 1 < gradients; ++i) stacked += items[item++].AlignUp(kSlotAlignment);
-    done.to_gradients = stacked;
-    // The last item of them is given back with the last task.
-    if (gradients > 0) stacked += items[item++].AlignUp(kSlotAlignment);
-    if (execution.has_loss) stacked += items[item++].AlignUp(kSlotAlignment);
-    done.to_outputs = stacked + items[item].AlignUp(kSlotAlignment);
-    const Nanos in_free = PlaceFree(device, resident, stacked, done.to_outputs);
-    done.total = done.to_outputs + items[item + 1].AlignUp(kSlotAlignment);
-    // The first task needs all of it.
-    const Nanos place = PlaceFree(device, resident, Bytes(0), done.total);
-    Stream(v, std::max(loaded, place), in_free);
+    done.outputs = begin(execution.out);
+    done.outputs_end = begin(execution.out + 1);
+    done.gradients_end = begin(execution.waiting_sums);
+    done.last_reference =
+        execution.references.empty() ? done.gradients_end : begin(execution.waiting_sums - 1);
+    done.total = begin(execution.end_item);
+    const Nanos in_free = PlaceFree(device, resident, begin(execution.in), done.outputs);
+    // The first task needs all but the buffers of sums that wait.
+    const Nanos place = PlaceFree(device, resident, Bytes(0), done.gradients_end);
+    const Nanos all_free = PlaceFree(device, resident, Bytes(0), done.total);
+    Stream(v, std::max(loaded, place), in_free, all_free);
     device.before = device.last;
     device.last = static_cast<int>(v);
   }
 
   // All tasks of an execution.
-  void Stream(size_t v, Nanos ready, Nanos in_free) {
+  void Stream(size_t v, Nanos ready, Nanos in_free, Nanos all_free) {
     const dispatch::GroupExecution& execution = step_.executions[v];
     const int task_microbatches = execution.task_microbatches, count = TasksOf(execution);
     // Tasks that add to one part of the gradients.
@@ -214,6 +221,7 @@ class RelaxedStep {
       const bool fresh = task < execution.slots;
       const Nanos slot = fresh ? in_free : done.compute[task - execution.slots];
       Nanos from = task == 0 ? ready : kEarlier;
+      if (task == execution.waiting_from) from = std::max(from, all_free);
       for (int input : execution.inputs) {
         const Nanos copy = costs_.InputIn(input, execution.device, task_microbatches);
         from = std::max(from, device.stream.Run(slot, copy));
@@ -321,12 +329,12 @@ class RelaxedStep {
 
   void EndPart(const dispatch::GroupExecution& execution, Nanos last, Done& done) {
     if (execution.kind == dispatch::ExecutionKind::kForward) return;
-    Lane& d2h = devices_[execution.device].d2h;
+    Device& device = devices_[execution.device];
     if (execution.kind == dispatch::ExecutionKind::kFused) {
-      loss_ = std::max(loss_, d2h.Run(last, costs_.LossOut(execution.device)));
+      loss_ = std::max(loss_, device.d2h.Run(last, costs_.LossOut(execution.device)));
     }
     const bool passed = execution.sum.given_to >= 0;
-    Lane& lane = passed ? devices_[execution.device].p2p : d2h;
+    Lane& lane = passed ? device.p2p : device.gradients;
     const int taker =
         passed ? plan::ShardOf(plan_, GroupOf(execution), execution.sum.given_to).device : -1;
     for (auto reference = execution.references.rbegin(); reference != execution.references.rend();

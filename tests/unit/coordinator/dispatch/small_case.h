@@ -50,6 +50,28 @@ inline plan::Plan SmallPlan(const model::ModelSpec& model, int devices,
   return plan;
 }
 
+enum class Mode { kPipeline, kData };
+
+// In data mode all groups are on as many of the devices as divide the replicas.
+inline plan::Plan ReplicaPlan(const model::ModelSpec& model, Mode mode, int devices, int replicas,
+                              int microbatches = 4, int parts = 0) {
+  plan::Plan plan = SmallPlan(model, mode == Mode::kData ? 1 : devices);
+  for (auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
+    for (plan::LayerGroup& group : *groups) {
+      if (mode == Mode::kData) group.devices = plan::DeviceSet::All(devices, replicas);
+    }
+  }
+  plan.replicas = replicas;
+  for (plan::LayerGroup& group : plan.backward_groups) {
+    group.gradient_parts = parts > 0 ? parts : replicas;
+  }
+  plan.num_microbatches = microbatches;
+  plan.devices.assign(devices, {KiB(64), KiB(32)});
+  plan.gradient_ring = plan::ArenaLayout::MinimalRing(model, plan);
+  plan.arena_dynamic = plan::ArenaLayout(model, plan).dynamic_bytes();
+  return plan;
+}
+
 // A forward takes 2 units, a backward 4, everything else 1.
 class UnitCosts : public CostModel {
  public:

@@ -139,12 +139,16 @@ TEST(WayTest, OutputsTakeTheWayThatIsEarlier) {
   }
 }
 
-TEST(HeadStartTest, TheEarliestComesFirstAndOfTwoTheOlder) {
-  const HeadStart early{Nanos(5), 9, 0}, late{Nanos(6), 1, 1}, older{Nanos(5), 8, 2};
+TEST(HeadStartTest, TheEarliestComesFirstThenWhatDoesNotYieldThenTheOlder) {
+  const HeadStart early{Nanos(5), false, 9, 0}, late{Nanos(6), false, 1, 1},
+      older{Nanos(5), false, 8, 2}, yields{Nanos(5), true, 2, 3};
   EXPECT_TRUE(early.ComesBefore(late));
   EXPECT_FALSE(late.ComesBefore(early));
   EXPECT_TRUE(older.ComesBefore(early));
   EXPECT_FALSE(early.ComesBefore(early));
+  EXPECT_TRUE(early.ComesBefore(yields));
+  EXPECT_FALSE(yields.ComesBefore(early));
+  EXPECT_TRUE(yields.ComesBefore(late));
 }
 
 TEST(SumEdgeTest, FirstAndLastTaskOfAReplicaAndTheLastOfItsPart) {

@@ -29,41 +29,41 @@ constexpr char kOneStepOnTwoDevices[] = R"(
 #10 step 0 lane 3=1 copy stash 256 B device0+1536 -> arena+17920 commit stash(1, forward task 0)=1 retire 22 after 0>=1
 #11 step 0 lane 4=1 copy boundary 256 B device0+1536 -> device1+3072 after 0>=1
 #12 step 0 lane 0=2 forward layers 0-0 microbatch 1 w0@0 out1@1792 batch0@1280 after 2>=2
-#13 step 0 lane 2=3 copy tokens 32 B arena+16384 -> device0+28928 expect 13=1 after 11>=2
+#13 step 0 lane 2=3 copy tokens 32 B arena+16384 -> device0+30208 expect 13=1 after 11>=2
 #14 step 0 lane 5=1 forward layers 1-1 microbatch 0 w1@0 in@3072 out2@3584 after 4>=1 after 6>=1
 #15 step 0 lane 3=2 copy stash 256 B device0+1792 -> arena+18176 commit stash(1, forward task 1)=1 retire 23 after 0>=2
-#16 step 0 lane 7=1 copy stash 256 B arena+17920 -> device1+25600 expect 22=1 after 3>=1
+#16 step 0 lane 7=1 copy stash 256 B arena+17920 -> device1+28672 expect 22=1 after 3>=1
 #17 step 0 lane 4=2 copy boundary 256 B device0+1792 -> device1+3328 after 0>=2
 #18 step 0 lane 8=1 copy stash 256 B device1+3584 -> arena+18432 commit stash(2, forward task 0)=1 retire 24 after 5>=1
-#19 step 0 lane 2=4 copy tokens 32 B arena+16416 -> device0+29440 expect 13=1 after 11>=2
-#20 step 0 lane 9=1 copy boundary 256 B device1+3584 -> device0+29184 after 5>=1
+#19 step 0 lane 2=4 copy tokens 32 B arena+16416 -> device0+30720 expect 13=1 after 11>=2
+#20 step 0 lane 9=1 copy boundary 256 B device1+3584 -> device0+30464 after 5>=1
 #21 step 0 lane 5=2 forward layers 1-1 microbatch 1 w1@0 in@3328 out2@3840 after 4>=2
-#22 step 0 lane 0=3 forward_backward layers 2-2 microbatch 0 w2@31488 g2@30208 in@29184 dx@28416 batch1@28928 loss@29952 after 1>=2 after 2>=3 after 9>=1
+#22 step 0 lane 0=3 forward_backward layers 2-2 microbatch 0 w2@31488 g2@28416 in@30464 dx@29696 batch1@30208 loss@31232 after 1>=2 after 2>=3 after 9>=1
 #23 step 0 lane 8=2 copy stash 256 B device1+3840 -> arena+18688 commit stash(2, forward task 1)=1 retire 25 after 5>=2
-#24 step 0 lane 2=5 copy tokens 32 B arena+16128 -> device0+1024 expect 13=1 after 0>=2 after 3>=2 after 4>=2 after 11>=2
-#25 step 0 lane 9=2 copy boundary 256 B device1+3840 -> device0+29696 after 5>=2
-#26 step 0 lane 3=3 copy boundary_commit 256 B device0+28416 -> arena+18944 commit boundary_gradient(2, microbatch 0)=1 retire 30 after 0>=3
-#27 step 0 lane 7=2 copy stash 256 B arena+18176 -> device1+26112 expect 23=1 after 3>=2
-#28 step 0 lane 4=3 copy boundary 256 B device0+28416 -> device1+25856 after 0>=3
-#29 step 0 lane 0=4 forward_backward layers 2-2 microbatch 1 w2@31488 g2@30208 in@29696 dx@28672 batch1@29440 loss@30016 after 2>=4 after 9>=2
-#30 step 0 lane 5=3 backward layers 1-1 microbatch 0 w1@29696 g1@26624 in@25600 dy@25856 dx@25088 after 4>=3 after 6>=2 after 7>=1
-#31 step 0 lane 3=4 copy boundary_commit 256 B device0+28672 -> arena+19200 commit boundary_gradient(2, microbatch 1)=1 retire 31 after 0>=4
-#32 step 0 lane 4=4 copy boundary 256 B device0+28672 -> device1+26368 after 0>=4
-#33 step 0 lane 3=5 copy loss 128 B device0+29952 -> arena+17664 commit loss(0)=1 retire 12 after 0>=4
-#34 step 0 lane 8=3 copy boundary_commit 256 B device1+25088 -> arena+19456 commit boundary_gradient(1, microbatch 0)=1 retire 28 after 5>=3
-#35 step 0 lane 2=6 copy tokens 32 B arena+16160 -> device0+1536 expect 13=1 after 0>=2 after 3>=2 after 4>=2 after 11>=2
-#36 step 0 lane 9=3 copy boundary 256 B device1+25088 -> device0+1280 after 0>=2 after 3>=2 after 4>=2 after 5>=3
-#37 step 0 lane 5=4 backward layers 1-1 microbatch 1 w1@29696 g1@26624 in@26112 dy@26368 dx@25344 after 4>=4 after 7>=2
-#38 step 0 lane 3=6 copy gradients 1280 B device0+30208 -> arena+19968 commit gradient(2)=1 retire 11 after 0>=4
-#39 step 0 lane 0=5 backward layers 0-0 microbatch 0 g0@0 dy@1280 batch0@1024 after 2>=5 after 9>=3
-#40 step 0 lane 10=1 step_scalars after 3>=5
+#24 step 0 lane 2=5 copy tokens 32 B arena+16128 -> device0+0 expect 13=1 after 0>=2 after 11>=2
+#25 step 0 lane 9=2 copy boundary 256 B device1+3840 -> device0+30976 after 5>=2
+#26 step 0 lane 3=3 copy boundary_commit 256 B device0+29696 -> arena+18944 commit boundary_gradient(2, microbatch 0)=1 retire 30 after 0>=3
+#27 step 0 lane 7=2 copy stash 256 B arena+18176 -> device1+29184 expect 23=1 after 3>=2
+#28 step 0 lane 4=3 copy boundary 256 B device0+29696 -> device1+28928 after 0>=3
+#29 step 0 lane 0=4 forward_backward layers 2-2 microbatch 1 w2@31488 g2@28416 in@30976 dx@29952 batch1@30720 loss@31296 after 2>=4 after 9>=2
+#30 step 0 lane 5=3 backward layers 1-1 microbatch 0 w1@29696 g1@25088 in@28672 dy@28928 dx@28160 after 4>=3 after 6>=2 after 7>=1
+#31 step 0 lane 3=4 copy boundary_commit 256 B device0+29952 -> arena+19200 commit boundary_gradient(2, microbatch 1)=1 retire 31 after 0>=4
+#32 step 0 lane 4=4 copy boundary 256 B device0+29952 -> device1+29440 after 0>=4
+#33 step 0 lane 3=5 copy loss 128 B device0+31232 -> arena+17664 commit loss(0)=1 retire 12 after 0>=4
+#34 step 0 lane 8=3 copy boundary_commit 256 B device1+28160 -> arena+19456 commit boundary_gradient(1, microbatch 0)=1 retire 28 after 5>=3
+#35 step 0 lane 2=6 copy tokens 32 B arena+16160 -> device0+512 expect 13=1 after 0>=2 after 11>=2
+#36 step 0 lane 9=3 copy boundary 256 B device1+28160 -> device0+256 after 0>=2 after 5>=3
+#37 step 0 lane 5=4 backward layers 1-1 microbatch 1 w1@29696 g1@25088 in@29184 dy@29440 dx@28416 after 4>=4 after 7>=2
+#38 step 0 lane 0=5 backward layers 0-0 microbatch 0 g0@1024 dy@256 batch0@0 after 2>=5 after 3>=2 after 4>=2 after 9>=3
+#39 step 0 lane 10=1 step_scalars after 3>=5
+#40 step 0 lane 3=6 copy gradients 1280 B device0+28416 -> arena+19968 commit gradient(2)=1 retire 11 after 0>=4
 #41 step 0 lane 10=2 update block 2 gradient 11 after 3>=6 after 11>=1
-#42 step 0 lane 8=4 copy boundary_commit 256 B device1+25344 -> arena+19712 commit boundary_gradient(1, microbatch 1)=1 retire 29 after 5>=4
-#43 step 0 lane 9=4 copy boundary 256 B device1+25344 -> device0+1792 after 0>=2 after 3>=2 after 4>=2 after 5>=4
-#44 step 0 lane 8=5 copy gradients 3072 B device1+26624 -> arena+19968 commit gradient(1)=1 retire 10 retire 11 after 5>=4 after 10>=2
-#45 step 0 lane 0=6 backward layers 0-0 microbatch 1 g0@0 dy@1792 batch0@1536 after 2>=6 after 9>=4
+#42 step 0 lane 8=4 copy boundary_commit 256 B device1+28416 -> arena+19712 commit boundary_gradient(1, microbatch 1)=1 retire 29 after 5>=4
+#43 step 0 lane 9=4 copy boundary 256 B device1+28416 -> device0+768 after 0>=2 after 5>=4
+#44 step 0 lane 0=6 backward layers 0-0 microbatch 1 g0@1024 dy@768 batch0@512 after 2>=6 after 9>=4
+#45 step 0 lane 8=5 copy gradients 3072 B device1+25088 -> arena+19968 commit gradient(1)=1 retire 10 retire 11 after 5>=4 after 10>=2
 #46 step 0 lane 10=3 update block 1 gradient 10 after 8>=5 after 11>=1
-#47 step 0 lane 3=7 copy gradients 1024 B device0+0 -> arena+19968 commit gradient(0)=1 retire 9 retire 10 after 0>=6 after 10>=3
+#47 step 0 lane 3=7 copy gradients 1024 B device0+1024 -> arena+19968 commit gradient(0)=1 retire 9 retire 10 after 0>=6 after 10>=3
 #48 step 0 lane 10=4 update block 0 gradient 9 after 3>=7 after 11>=1
 #49 step 0 lane 11=3 checkpoint after 10>=4
 )";

@@ -21,28 +21,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-enum class Mode { kPipeline, kData };
-
-// In data mode all groups are on as many of the devices as divide the replicas.
-plan::Plan ReplicaPlan(const model::ModelSpec& model, Mode mode, int devices, int replicas,
-                       int microbatches = 4, int parts = 0) {
-  plan::Plan plan = SmallPlan(model, mode == Mode::kData ? 1 : devices);
-  for (auto* groups : {&plan.forward_groups, &plan.backward_groups}) {
-    for (plan::LayerGroup& group : *groups) {
-      if (mode == Mode::kData) group.devices = plan::DeviceSet::All(devices, replicas);
-    }
-  }
-  plan.replicas = replicas;
-  for (plan::LayerGroup& group : plan.backward_groups) {
-    group.gradient_parts = parts > 0 ? parts : replicas;
-  }
-  plan.num_microbatches = microbatches;
-  plan.devices.assign(devices, {KiB(64), KiB(32)});
-  plan.gradient_ring = plan::ArenaLayout::MinimalRing(model, plan);
-  plan.arena_dynamic = plan::ArenaLayout(model, plan).dynamic_bytes();
-  return plan;
-}
-
 class ReplicasTest : public ::testing::Test {
  protected:
   // One step, or what is left of it: issues all there is, telling it that everything completes.
@@ -298,44 +276,11 @@ TEST_F(ReplicasTest, PartsOfSeveralReplicasLeaveAsOneGradient) {
   const auto gradients = [&](const plan::Plan& plan) {  // the first buffer, and the others
     GroupExecution execution = PlannedExecution(model_, plan, ExecutionKind::kBackward, 1);
     const std::vector<Bytes> items = LayOutItems(model_, plan, execution);
-    return std::pair(items[1], items[2]);
+    return std::pair(items[static_cast<size_t>(execution.first_gradient)],
+                     items[static_cast<size_t>(execution.waiting_sums)]);
   };
   EXPECT_EQ(gradients(one), std::pair(gradients(four).first, Bytes(0)));
   EXPECT_EQ(gradients(four).second, gradients(one).first.AlignUp(kSlotAlignment) * 2);
-}
-
-// Only the first buffer of a gradient waits for its copy: the others are given back with the last
-// task, so that the next group, which lies where they lay, begins without waiting for the link.
-TEST_F(ReplicasTest, BuffersOfSumsThatWaitAreGivenBackBeforeGradientsLeave) {
-  plan::Plan plan = ReplicaPlan(model_, Mode::kPipeline, 1, /*replicas=*/4, 8, /*parts=*/1);
-  GroupExecution head = PlannedExecution(model_, plan, ExecutionKind::kFused, 2);
-  GroupExecution next = PlannedExecution(model_, plan, ExecutionKind::kBackward, 1);
-  const std::vector<Bytes> items = LayOutItems(model_, plan, head);
-  Bytes resident = TotalOf(LayOutItems(model_, plan, next));
-  for (int i = 0; i < head.own_blocks + GradientItems(head) - 1; ++i) {
-    resident += items[static_cast<size_t>(i)].AlignUp(kSlotAlignment);
-  }
-  plan.devices[0].resident = resident;
-  const std::vector<command::Command> commands = Run(plan);
-  const auto leaves = absl::c_find_if(commands, [](const command::Command& command) {
-    const auto* copy = std::get_if<command::Transfer>(&command.body);
-    return copy != nullptr && copy->traffic == command::TrafficClass::kGradients;
-  });
-  ASSERT_NE(leaves, commands.end());
-  int tasks = 0;
-  for (const command::Command& command : commands) {
-    const auto* task = std::get_if<command::ComputeTask>(&command.body);
-    if (task == nullptr || task->kind != command::TaskKind::kBackward || task->layers.first != 1 ||
-        task->microbatch >= plan.stream_slots) {
-      continue;  // those after them wait for copies of what the first ones made
-    }
-    ++tasks;
-    for (const command::SemaphoreWait& wait : command.header.waits) {
-      if (wait.semaphore != leaves->header.lane) continue;
-      EXPECT_LT(wait.value, leaves->header.signal_value) << DebugString(command);
-    }
-  }
-  EXPECT_EQ(tasks, plan.stream_slots);
 }
 
 // ---- After a fault ----
