@@ -133,6 +133,10 @@ make_export_venv() {
       cp -al "$part" "$site/"
     done
   fi
+  # What was only unpacked has no byte code, and tests write none: each would compile PyTorch whenever it starts.
+  if [ ! -e "$site/torch/__pycache__" ]; then
+    env -u PYTHONDONTWRITEBYTECODE "$dir/bin/python" -m compileall -q -j 0 "$site"/{torch,torchgen,functorch}
+  fi
   if [ -f .deps/libtorch/.cuda ] && ! cmp -s .deps/libtorch/.cuda "$site/nvidia/.cuda"; then
     cp -alf .deps/libtorch/nvidia "$site/"
     cp .deps/libtorch/.cuda "$site/nvidia/.cuda"
