@@ -149,9 +149,9 @@ class Scratch(unittest.TestCase):
         job.update(changes)
         return write_job(self.dir / f"{name}.yaml", job), pathlib.Path(job["output_dir"])
 
-    def harmony(self, *args, check=0, **kw):
+    def harmony(self, *args, check=0, env=None, **kw):
         """Runs the CLI to its end; `check` is the exit code expected (None: any)."""
-        done = subprocess.run([HARMONY, *arguments(args)], env=self.env, cwd=self.dir, text=True,
+        done = subprocess.run([HARMONY, *arguments(args)], env=env or self.env, cwd=self.dir, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=self.limit, **kw)
         if check is not None and done.returncode != check:
             self.fail(f"harmony {' '.join(map(str, args))}: exit {done.returncode}, expected {check}\n"
