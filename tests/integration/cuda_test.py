@@ -95,16 +95,17 @@ class CudaTest(harness.Scratch):
             self.assertIn("measured", done.stdout)
 
     def test_all_gpus_are_found(self):
-        job, _ = self.job("found")
-        plan = json.loads(self.harmony("plan", job, "--devices", "cuda", "--json").stdout)["plan"]
-        self.assertEqual(plan["devices"], harness.FAKE_GPUS)
+        job, _ = self.job("found", layer_groups=[3, 3], mode="harmony-pp")  # little to search
+
+        def found(*args):
+            return json.loads(self.harmony("plan", job, *args, "--no-calibrate", "--json").stdout)["plan"]["devices"]
+
+        self.assertEqual(found("--devices", "cuda"), harness.FAKE_GPUS)
         # They are what is used where nobody names devices.
-        plan = json.loads(self.harmony("plan", job, "--json").stdout)["plan"]
-        self.assertEqual(plan["devices"], harness.FAKE_GPUS)
+        self.assertEqual(found(), harness.FAKE_GPUS)
         # One that somebody else has filled, say, is left out; and is no hindrance to another.
         self.gpus(fail="CtxCreate:1:2")
-        plan = json.loads(self.harmony("plan", job, "--devices", "cuda", "--json").stdout)["plan"]
-        self.assertEqual(plan["devices"], harness.FAKE_GPUS - 1)
+        self.assertEqual(found("--devices", "cuda"), harness.FAKE_GPUS - 1)
 
     def test_doctor_names_gpus_that_only_the_driver_knows_of(self):
         if pathlib.Path("/proc/driver/nvidia/gpus").exists():
@@ -117,7 +118,7 @@ class CudaTest(harness.Scratch):
     def test_what_gpus_tell_of_themselves_is_watched_and_kept_with_the_steps(self):
         self.env["FAKE_NVML"] = "nvmlDeviceGetClockInfo"
         job, out = self.job("told", max_steps=1_000_000)
-        process = self.start("run", job, "--devices", TWO, "--json")
+        process = self.start("run", job, "--devices", TWO, "--json", "--no-calibrate")
         metrics = out / "metrics.jsonl"
         harness.wait_for(lambda: metrics.exists() and any("gpus" in line for line in harness.read_metrics(out)), "readings")
         watched = harness.wait_for(lambda: [line for line in (self.dir / "run.log").read_text().splitlines()
