@@ -21,7 +21,7 @@ class ExactnessTest(standing.Standing):
                 label = f"{name}-{devices}-{'auto' if grouping == 'auto' else '-'.join(map(str, grouping))}"
                 with self.subTest(label):
                     job, out = self.job(label, layer_groups=grouping, **changes)
-                    self.train(job, f"sim*{devices}:mem=8MiB")
+                    self.run_standing(job, f"sim*{devices}:mem=8MiB")
                     self.assertEqual(harness.losses(out), expected[0], f"losses of {label}")
                     self.assertEqual(harness.weights_digest(out / "final"), expected[1], f"weights of {label}")
 
@@ -40,7 +40,7 @@ class ExactnessTest(standing.Standing):
                 continue  # paced ones are simulated in any case
             with self.subTest(mode=mode, devices=devices):
                 job, out = self.job("modes", mode=mode, **changes)
-                self.train(job, devices, "--overwrite")
+                self.run_standing(job, devices, "--overwrite")
                 self.assertEqual(json.loads((out / "run.json").read_text())["virtual_replicas"], 16)
                 self.assertEqual(harness.losses(out), harness.losses(plain))
                 self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
@@ -59,7 +59,7 @@ class ExactnessTest(standing.Standing):
                 if "gradient_parts" in group:
                     group.update(gradient_parts=4, keep_weights=False, keep_stash=False, keep_activations=False)
             (self.dir / "plan.json").write_text(json.dumps(plan))
-            self.train(job, machine, "--plan", self.dir / "plan.json")
+            self.run_standing(job, machine, "--plan", self.dir / "plan.json")
             self.assertEqual(harness.losses(out), harness.losses(plain))
             self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
             self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
@@ -79,7 +79,7 @@ class ExactnessTest(standing.Standing):
                 for group in plan["backward_groups"]:
                     group["gradient_parts"] = parts
                 (self.dir / "plan.json").write_text(json.dumps(plan))
-                self.train(job, machine, "--plan", self.dir / "plan.json")
+                self.run_standing(job, machine, "--plan", self.dir / "plan.json")
                 self.assertEqual(harness.losses(out), harness.losses(plain))
                 self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
                 self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
@@ -158,7 +158,7 @@ class ExactnessTest(standing.Standing):
                 said = json.loads(self.harmony("plan", job, "--devices", machine, "--plan", plan, "--json").stdout)
                 kept = [g["keep_activations"] for g in said["groups"] if g["kind"] == "backward"]
                 self.assertEqual(set(kept), {True})
-                self.train(job, machine, "--plan", plan)
+                self.run_standing(job, machine, "--plan", plan)
                 self.assertEqual(harness.losses(out), harness.losses(plain))
                 self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
                 self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
@@ -167,7 +167,7 @@ class ExactnessTest(standing.Standing):
         self.check_against_plain("bf16", self.FEW_DEVICES, ["auto", [2, 2, 2]], bf16=True)
         self.check_against_plain("bf16-clip", [2], ["auto"], bf16=True, max_grad_norm=0.5)
         job, wide = self.job("wide", layer_groups=[2, 2, 2])
-        self.train(job, "sim*3:mem=8MiB")
+        self.run_standing(job, "sim*3:mem=8MiB")
         narrow = self.dir / "out-bf16-3-2-2-2"
         moved, before = (json.loads((out / "summary.json").read_text())["swap_bytes"] for out in (narrow, wide))
         for name in ("weights", "stash", "boundary_commit"):
@@ -175,7 +175,7 @@ class ExactnessTest(standing.Standing):
             self.assertTrue(0.5 * before[name] <= moved[name] <= 0.53 * before[name], (name, moved, before))
         self.check_swap_is_minimal(narrow, ["weights", "gradients", "stash"])
         job, kept = self.job("bf16-kept", bf16=True, layer_groups=[2, 2, 2])
-        self.train(job, "sim*2:mem=8MiB", "--plan", self.kept_plan(job, "sim*2:mem=8MiB"))
+        self.run_standing(job, "sim*2:mem=8MiB", "--plan", self.kept_plan(job, "sim*2:mem=8MiB"))
         self.assertEqual(harness.weights_digest(kept / "final"), harness.weights_digest(narrow / "final"))
 
     def test_with_gradients_of_bf16(self):
@@ -186,9 +186,9 @@ class ExactnessTest(standing.Standing):
         self.check_swap_is_minimal(self.dir / "out-narrow-3-2-2-2", ["weights", "gradients", "stash"])
         pipeline = dict(layer_groups=[2, 2, 2], mode="harmony-pp")  # gradients leave once whatever is faster
         job, narrow = self.job("narrow-gradients", **pipeline, **changes)
-        self.train(job, "sim*3:mem=8MiB")
+        self.run_standing(job, "sim*3:mem=8MiB")
         job, wide = self.job("wide-gradients", **pipeline, bf16=True)
-        self.train(job, "sim*3:mem=8MiB")
+        self.run_standing(job, "sim*3:mem=8MiB")
         moved, before = (json.loads((out / "summary.json").read_text())["swap_bytes"] for out in (narrow, wide))
         self.assertEqual(2 * moved["gradients"], before["gradients"])
         self.assertNotEqual(harness.weights_digest(narrow / "final"), harness.weights_digest(wide / "final"))
@@ -224,12 +224,12 @@ class ExactnessTest(standing.Standing):
     @harness.whatever_the_devices
     def test_mixed_precision_goes_on_from_its_checkpoint_and_is_no_other_run(self):
         job, out = self.job("whole", bf16=True)
-        self.train(job, "sim:mem=64MiB")
+        self.run_standing(job, "sim:mem=64MiB")
         job, part = self.job("part", bf16=True, max_steps=3, save_steps=3)
-        self.train(job, "sim*2:mem=8MiB")
+        self.run_standing(job, "sim*2:mem=8MiB")
         job, rest = self.job("rest", bf16=True, resume_from_checkpoint=str(part / "checkpoint-3"),
                              export_dtype="bf16")
-        self.train(job, "sim*3:mem=8MiB")
+        self.run_standing(job, "sim*3:mem=8MiB")
         # What was trained is the same; what is written of it is rounded, as `harmony export` rounds it.
         for folder, more in ((out, ["--dtype", "bf16"]), (rest, [])):
             self.harmony("export", folder, "-o", self.dir / f"exported-{folder.name}", *more)
@@ -243,7 +243,7 @@ class ExactnessTest(standing.Standing):
     @harness.whatever_the_devices
     def test_losses_fall(self):
         job, out = self.job("fall", max_steps=30, learning_rate=3e-3)
-        self.train(job, "sim*2:mem=8MiB")
+        self.run_standing(job, "sim*2:mem=8MiB")
         values = harness.losses(out)
         self.assertEqual(len(values), 30)
         self.assertLess(values[-1], values[0] - 1.0)

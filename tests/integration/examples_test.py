@@ -3,15 +3,18 @@ GPUs.
 
 Runs in the environment of deploy/setup.sh --with-tests.
 """
+import contextlib
+import io
 import json
 import math
 import pathlib
 import shutil
-import subprocess
 import sys
 import unittest
+from unittest import mock
 
 import harness
+import standing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deploy" / "models"))
@@ -21,26 +24,25 @@ DEVICES = "sim*2:mem=512MiB"
 PACED = "sim*2:mem=512MiB,flops=8M"
 
 
-class ExamplesTest(harness.Scratch):
+class ExamplesTest(standing.Standing):
     """Folders as in the repository: jobs name models and results by paths beside their own."""
 
     def export(self, name):
         models, jobs = self.dir / "build" / "models", self.dir / "deploy" / "jobs"
         models.mkdir(parents=True, exist_ok=True)
         jobs.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run([sys.executable, "-B", examples.__file__, name, "--tiny",
-                               "--samples", "32", "--out", models / name], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("as eager PyTorch", done.stdout)
+        command = [examples.__file__, name, "--tiny", "--samples", "32", "--out", str(models / name)]
+        # Not in a process of its own, which would have to load PyTorch.
+        with mock.patch.object(sys, "argv", command), contextlib.redirect_stdout(io.StringIO()) as printed:
+            examples.main()
+        self.assertIn("as eager PyTorch", printed.getvalue())
         return pathlib.Path(shutil.copy(ROOT / "deploy" / "jobs" / f"{name}.yaml", jobs))
 
     def train(self, job, devices, *args, env=None):
         out = self.dir / "build" / job.stem
         shutil.rmtree(out, ignore_errors=True)
-        before = dict(self.env)
-        self.env |= env or {}
-        self.harmony("run", job, "--devices", devices, "--no-calibrate", *args)
-        self.env = before
+        with mock.patch.dict(self.env, env or {}):
+            self.run_standing(job, devices, "--no-calibrate", *args)
         return harness.losses(out), harness.weights_digest(out / "final")
 
     def test_each_trains_by_its_job_and_with_the_same_bits_on_fake_gpus(self):

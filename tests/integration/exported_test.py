@@ -9,12 +9,14 @@ import io
 import json
 import math
 import pathlib
+import shutil
 import struct
 import sys
 import time
 import unittest
 
 import harness
+import standing
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "export"))
 import make_models  # noqa: E402  (first: it says where harmony_export is)
@@ -72,17 +74,19 @@ def distance(expected, found):
     return max((abs(x - y) for x, y in zip(a, b)), default=0.0) / max(most, NOISE)
 
 
-class Exported(harness.Scratch):
+class Exported(standing.Standing):
     """One exported model with its data, and what plain PyTorch makes of it."""
 
-    def export(self, name, steps=STEPS, dtype="fp32"):
-        self.folder = self.dir / f"{name}-{dtype}"
-        make_models.torch.set_num_threads(1)
-        case = make_models.make(name)
-        make_models.export(case.model, case.loss, case.batch, out=self.folder, overwrite=True, check=False,
-                           report=lambda text: None,
-                           **{"name": name, "dropout": False, **case.options_in(dtype)})
-        make_models.write_expected(name, self.folder, steps, MICROBATCHES, SIZE, LEARNING_RATE, dtype)
+    def export(self, name, dtype="fp32"):
+        kept = self.systems_dir / "exports" / f"{name}-{dtype}"  # for all tests of the class, which may change theirs
+        if not kept.exists():
+            make_models.torch.set_num_threads(1)
+            case = make_models.make(name)
+            make_models.export(case.model, case.loss, case.batch, out=kept, overwrite=True, check=False,
+                               report=lambda text: None,
+                               **{"name": name, "dropout": False, **case.options_in(dtype)})
+            make_models.write_expected(name, kept, STEPS, MICROBATCHES, SIZE, LEARNING_RATE, dtype)
+        self.folder = pathlib.Path(shutil.copytree(kept, self.dir / kept.name, dirs_exist_ok=True))
         self.described = json.loads((self.folder / "model.json").read_text())
         self.expected = read_tensors(self.folder / "expected.safetensors")
 
@@ -101,7 +105,7 @@ class Exported(harness.Scratch):
 
     def train(self, name, devices, *more, **changes):
         job, out = self.job_of(name, **changes)
-        self.harmony("run", job, "--devices", devices, "--no-calibrate", *more)
+        self.run_standing(job, devices, "--no-calibrate", *more)
         return out
 
     def final(self, out):

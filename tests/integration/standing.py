@@ -26,10 +26,10 @@ class Standing(harness.Scratch):
     @classmethod
     def end_all(cls):
         while cls.systems:
-            cls.end(next(iter(cls.systems)))
+            cls.end_system(next(iter(cls.systems)))
 
     @classmethod
-    def end(cls, devices):
+    def end_system(cls, devices):
         done = subprocess.run([harness.HARMONY, "down"], env=cls.systems.pop(devices), text=True, capture_output=True,
                               stdin=subprocess.DEVNULL, timeout=cls.limit)
         if done.returncode != 0:
@@ -40,7 +40,7 @@ class Standing(harness.Scratch):
         found = self.systems.pop(devices, None)
         if not found:
             if len(self.systems) == KEPT:
-                self.end(next(iter(self.systems)))
+                self.end_system(next(iter(self.systems)))
             cls = type(self)
             cls.started += 1
             home = self.systems_dir / str(cls.started)
@@ -52,7 +52,7 @@ class Standing(harness.Scratch):
         self.systems[devices] = found
         return found
 
-    def train(self, job, devices, *args):
+    def run_standing(self, job, devices, *args):
         """What `harmony run` does, but for starting and ending processes."""
         env = self.system(devices)
         job_id = json.loads(self.harmony("submit", job, *args, "--json", env=env).stdout)["job_id"]
