@@ -71,6 +71,7 @@ class ChaosInMixedPrecisionTest(ChaosTest):
     changes = {"bf16": True, "gradient_dtype": "bf16", "layer_groups": [2, 2, 2]}
 
 
+@harness.whatever_the_devices
 class ChaosInsideUpdateTest(harness.Scratch):
     """The host worker dies while it overwrites parameters in place: the segment itself is watched for it."""
 
@@ -133,6 +134,7 @@ class SeveralAtOnceTest(harness.Scratch):
         self.assertEqual(harness.losses(out), harness.losses(calm), self.replay)
         self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(calm / "final"), self.replay)
 
+    @harness.whatever_the_devices
     def test_any_process_may_die_inside_a_save(self):
         print(f"\n{self.replay}")
         self.model = self.make_model("wide", dict(harness.TINY_GPT2, n_embd=256, n_layer=2))
@@ -163,6 +165,7 @@ class SeveralAtOnceTest(harness.Scratch):
         self.assertEqual(partial(), set())
 
 
+@harness.whatever_the_devices
 class SummaryTest(harness.Scratch):
 
     def test_after_its_death_the_coordinator_sums_up_only_what_it_saw(self):
@@ -191,7 +194,9 @@ class ChaosWithActivationsKeptTest(ChaosTest):
 
 
 class ChaosWithSharedLayersTest(ChaosTest):
-    """Both devices run all layers and pass weights on; each sends its gradients in four parts."""
+    """Both devices run all layers and pass weights on; each sends its gradients in four parts. Links that are shared are
+    of simulated devices in any case."""
+    test_any_process_may_die_at_any_moment = harness.whatever_the_devices(ChaosTest.test_any_process_may_die_at_any_moment)
     parts = 8
     devices = "sim*2:mem=8MiB,h2d=1GB/s,d2h=1GB/s,root=a"
     changes = {"mode": "harmony-dp", "global_batch_size": 16, "micro_batch_size": 1, "max_grad_norm": 0.5,
