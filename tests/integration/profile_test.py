@@ -203,13 +203,14 @@ class ProfileTest(harness.Scratch):
 
     def test_a_long_job_that_is_submitted_is_calibrated_where_nothing_else_runs(self):
         self.up("--devices", DEVICES)
-        job, out = self.job("first", max_steps=1_000_000)
+        little_to_search = {"max_steps": 1_000_000, "layer_groups": [3, 3], "mode": "harmony-pp"}
+        job, out = self.job("first", **little_to_search)
         self.assertIn("measured how fast", self.harmony("submit", job).stderr)
         harness.wait_for(lambda: (out / "metrics.jsonl").exists() and harness.read_metrics(out), "a step")
         self.assertGreater(harness.read_metrics(out)[0]["predicted_seconds"], 0)
         for cached in (self.dir / "cache").rglob("*.json"):
             cached.unlink()
-        job, _ = self.job("second", max_steps=1_000_000)
+        job, _ = self.job("second", **little_to_search)
         self.assertNotIn("measured how fast", self.harmony("submit", job).stderr)
         self.assertEqual(list((self.dir / "cache").rglob("*.json")), [])
 
