@@ -82,10 +82,12 @@ class Exported(standing.Standing):
         if not kept.exists():
             make_models.torch.set_num_threads(1)
             case = make_models.make(name)
-            make_models.export(case.model, case.loss, case.batch, out=kept, overwrite=True, check=False,
+            part = kept.parent / f"{kept.name}.part"  # what fails half-way is not taken for an export
+            make_models.export(case.model, case.loss, case.batch, out=part, overwrite=True, check=False,
                                report=lambda text: None,
                                **{"name": name, "dropout": False, **case.options_in(dtype)})
-            make_models.write_expected(name, kept, STEPS, MICROBATCHES, SIZE, LEARNING_RATE, dtype)
+            make_models.write_expected(name, part, STEPS, MICROBATCHES, SIZE, LEARNING_RATE, dtype)
+            part.rename(kept)
         self.folder = pathlib.Path(shutil.copytree(kept, self.dir / kept.name, dirs_exist_ok=True))
         self.described = json.loads((self.folder / "model.json").read_text())
         self.expected = read_tensors(self.folder / "expected.safetensors")

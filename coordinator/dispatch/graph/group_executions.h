@@ -35,7 +35,8 @@ inline model::Awaited AwaitedBy(const Node& task, const GroupExecution& executio
 // streaming slots in, streaming slots out; of backward kinds a reference each (the first buffer of
 // its gradient, from which it leaves the device), and all further buffers. What is given back first
 // comes last, where the next execution, which takes its memory from the other end, meets it first:
-// further buffers hold sums that wait, and are needed from the second replica to the last task;
+// further buffers hold sums that wait, and are needed from the second replica (where sums of other
+// shards are taken, the first task) to the last task;
 // gradients leave the last reference's first; copies of losses and outputs come by the same link as
 // gradients. Fills in the item numbers, strides and offsets of `execution`.
 std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,

@@ -72,7 +72,7 @@ class RelaxedStep {
       busy[table.IndexOf({command::LaneKind::kH2DBulk, d})] = device.bulk.busy;
       busy[table.IndexOf({command::LaneKind::kH2DStream, d})] = device.stream.busy;
       busy[table.IndexOf({command::LaneKind::kD2H, d})] = device.d2h.busy + device.gradients.busy;
-      busy[table.IndexOf({command::LaneKind::kP2P, d})] = device.p2p.busy;
+      busy[table.IndexOf({command::LaneKind::kP2P, d})] = device.p2p.busy + device.sums.busy;
       copies += device.bulk.busy + device.stream.busy + device.d2h.busy + device.gradients.busy;
     }
     const Nanos lane = std::max(host_busy_, plan::BusiestResource(resources_, busy));
@@ -92,7 +92,7 @@ class RelaxedStep {
   };
   struct Device {
     Lane compute, bulk, stream, d2h, p2p;
-    Lane gradients;              // by the same lane as d2h, in a queue beside it
+    Lane gradients, sums;        // by the same lanes as d2h and p2p, in queues beside them
     int last = -1, before = -1;  // executions
     Nanos begun;                 // the first task
     std::array<Nanos*, 4> Streamed() { return {&compute.busy, &stream.busy, &d2h.busy, &p2p.busy}; }
@@ -334,7 +334,7 @@ class RelaxedStep {
       loss_ = std::max(loss_, device.d2h.Run(last, costs_.LossOut(execution.device)));
     }
     const bool passed = execution.sum.given_to >= 0;
-    Lane& lane = passed ? device.p2p : device.gradients;
+    Lane& lane = passed ? device.sums : device.gradients;
     const int taker =
         passed ? plan::ShardOf(plan_, GroupOf(execution), execution.sum.given_to).device : -1;
     for (auto reference = execution.references.rbegin(); reference != execution.references.rend();
