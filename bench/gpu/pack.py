@@ -27,7 +27,7 @@ OF_THE_SYSTEM = re.compile(r"linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|util|reso
 # LibTorch's and CUDA's, which PyTorch and the driver bring.
 OF_TORCH = re.compile(r"lib(torch|c10|gomp|cu|nv|nccl)\w*[.-]")
 FILES = ["bench/*.py", "bench/gpu/*.py", "deploy/models/*.py", "tests/export/*.py", "tests/integration/harness.py",
-         "tests/integration/exported_test.py", "client/export/harmony_export/*"]
+         "tests/integration/exported_test.py", "tests/integration/standing.py", "client/export/harmony_export/*"]
 FAKE = ["libcuda.so.1", "libfake_cuda_compute.so"]
 
 

@@ -116,12 +116,14 @@ class Bench(exported_test.Exported):
 
 @contextlib.contextmanager
 def bench():
+    Bench.setUpClass()
     made = Bench()
-    made.setUp()
     try:
+        made.setUp()
         yield made
     finally:
         made.doCleanups()
+        Bench.doClassCleanups()
 
 
 def known(difference):
