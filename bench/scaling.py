@@ -25,7 +25,7 @@ CASES = {
     "gpt2": Case("gpt2", "gpt2", 1, 0.5, 64, 4, gflops=5),
     "gpt2-root": Case("gpt2-root", "gpt2", 1, 0.5, 64, 4, gflops=5, root="a"),
     "llama-tight": Case("llama-tight", "llama", 1, 0.2, 64, 4, gflops=5),
-    "gpt2-124m": Case("gpt2-124m", "gpt2-124m", 1, 0.5, 32, 1, tokens=16, gflops=5),
+    "gpt2-124m": Case("gpt2-124m", "gpt2-124m", 1, 0.5, 32, 1, tokens=16, gflops=3),
 }
 DEFAULT = ["gpt2", "gpt2-root", "llama-tight"]
 DEVICES = [1, 2, 4, 8]

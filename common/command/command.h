@@ -103,8 +103,8 @@ struct ComputeTask {
   // One for each of `gradients`, or none. A task begins without, and waits on its way. All are of
   // one lane, in the order in which a backward comes to them, the last reference's first.
   std::vector<SemaphoreWait> gradient_waits;
-  // kBuffers: until the part before this one has left the first buffer. kSums: until the sums of
-  // other devices that it adds to its own lie in the buffers before its own.
+  // kBuffers: until the sum of the part before has left the buffers that it adds to. kSums: until
+  // the sums of other devices that it adds to its own lie in the buffers before its own.
   model::Awaited awaited = model::Awaited::kBuffers;
   // The number of its replica among those that the device adds up, those in the sums that it takes
   // from other devices included (plan::SumOf); it says which of the buffers the task adds to

@@ -15,7 +15,7 @@ void StepBuilder::AddPartTail(int64_t execution_id, int position) {
   const int part = execution.microbatches[position] / plan_.part_microbatches(group);
   const bool passed = execution.sum.given_to >= 0;
   if (passed) execution.taker = backward_executions_[execution.group][execution.sum.given_to];
-  // In the order in which the next part's first task, going back, comes to their buffers.
+  // In the order in which the task of the next part that awaits them, going back, comes to them.
   for (size_t i = execution.references.size(); i-- > 0;) {
     execution.last_sum = Add(passed ? NodeKind::kPassSum : NodeKind::kGradientOut, execution_id,
                              static_cast<int>(i), execution.references[i], {last});

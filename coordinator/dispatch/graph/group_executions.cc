@@ -32,12 +32,8 @@ GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan&
             own.first / execution.task_microbatches);
   if (!forward) {
     execution.sum = plan::SumOf(plan, planned, own);
-    const int of_replica = plan.replica_microbatches();
-    if (execution.sum.taken > 0) {
-      execution.waiting_from = 0;
-    } else if (execution.sum.microbatches > of_replica) {
-      execution.waiting_from = of_replica;
-    }
+    const int replicas = execution.sum.microbatches / plan.replica_microbatches();
+    execution.gradient_buffers = model::SumBuffers(replicas) + execution.sum.taken;
   }
   execution.slots = std::min(plan.stream_slots, static_cast<int>(execution.microbatches.size()));
   execution.blocks = plan::BlocksOf(model, layers, kind == ExecutionKind::kBackward);
@@ -138,8 +134,6 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
   sizes.push_back(execution.out_stride * execution.slots);
   execution.first_gradient = execution.waiting_sums = next();
   if (execution.kind != ExecutionKind::kForward) {
-    const int replicas = execution.sum.microbatches / plan.replica_microbatches();
-    const int buffers = model::SumBuffers(replicas) + execution.sum.taken;
     execution.gradient_bytes = Bytes(0);
     for (int reference : execution.references) {
       const model::ParamBlock& block = model.blocks[model.references[reference].block];
@@ -147,10 +141,21 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
       take(execution.gradient_bytes, block.accumulator_bytes);
     }
     execution.waiting_sums = next();
-    sizes.push_back(execution.gradient_bytes * (buffers - 1));
+    if (execution.gradient_buffers > 1) {
+      const bool from_first = FirstBuffer(execution, execution.microbatches.front()) == 0;
+      execution.waiting_from =
+          from_first && execution.sum.taken == 0 ? plan.replica_microbatches() : 0;
+    }
+    sizes.push_back(execution.gradient_bytes * (execution.gradient_buffers - 1));
   }
   execution.end_item = next();
   return sizes;
+}
+
+int FirstBuffer(const GroupExecution& execution, int microbatch) {
+  const std::vector<int>& all = execution.microbatches;
+  const auto behind = all.end() - std::upper_bound(all.begin(), all.end(), microbatch);
+  return behind / execution.sum.microbatches % 2 == 0 ? 0 : execution.gradient_buffers - 1;
 }
 
 int TakenBuffer(const GroupExecution& taker, const GroupExecution& giver) {

@@ -36,7 +36,8 @@ inline model::Awaited AwaitedBy(const Node& task, const GroupExecution& executio
 // its gradient, from which it leaves the device), and all further buffers. What is given back first
 // comes last, where the next execution, which takes its memory from the other end, meets it first:
 // further buffers hold sums that wait, and are needed from the second replica (where sums of other
-// shards are taken, the first task) to the last task;
+// shards are taken, or the first part takes its buffers from the other end, the first task) to the
+// last task;
 // gradients leave the last reference's first; copies of losses and outputs come by the same link as
 // gradients. Fills in the item numbers, strides and offsets of `execution`.
 std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
@@ -44,6 +45,11 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
 
 // Their sum, each at a multiple of kSlotAlignment.
 Bytes TotalOf(const std::vector<Bytes>& items);
+// The buffer where the sum of a part ends up, and from which the part's others are counted: parts
+// take the buffers from either end by turns, the last part from the first one. So the sum of a part
+// lies in what is the last buffer of the next one, which only the last replica of that adds to.
+// `microbatch`: any of the part. REQUIRES: of a backward kind.
+int FirstBuffer(const GroupExecution& execution, int microbatch);
 // The buffer of the taker's gradients where its tree has the sums that the giver passes on to it.
 int TakenBuffer(const GroupExecution& taker, const GroupExecution& giver);
 

@@ -111,8 +111,9 @@ struct GroupExecution {
   // Items of the device's memory: LayOutItems numbers them from 0, StepBuilder from those before.
   int64_t first_weight = 0, loss = 0, in = 0, out = 0;
   int64_t first_gradient = 0, waiting_sums = 0, end_item = 0;
-  Bytes gradient_bytes;  // of one buffer of each of its gradients
-  // The position of the first task that adds to other buffers than the first ones.
+  Bytes gradient_bytes;      // of one buffer of each of its gradients
+  int gradient_buffers = 0;  // that each of them has
+  // The position of the first task that may add to other buffers than the first ones.
   int waiting_from = INT_MAX;
   // Offsets within one slot of `in` and `out`.
   Bytes in_stride, input_at, output_gradient_at, out_stride;

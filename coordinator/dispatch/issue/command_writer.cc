@@ -125,10 +125,11 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
         {reference, places.Weight(static_cast<int>(at - execution.blocks.begin()))});
   }
   if (execution.kind != ExecutionKind::kForward) {
+    const int first = FirstBuffer(execution, m);
     for (int i = 0; i < static_cast<int>(execution.references.size()); ++i) {
-      task.gradients.push_back({execution.references[i], places.Gradient(i)});
+      task.gradients.push_back({execution.references[i], places.Gradient(i, first)});
     }
-    task.gradient_stride = places.GradientStride();
+    task.gradient_stride = first == 0 ? places.GradientStride() : places.GradientStride() * -1;
     task.gradient_waits = GradientWaits(node);
     if (!task.gradient_waits.empty()) task.awaited = AwaitedBy(node, execution);
     const plan::ShardSum& sum = execution.sum;
@@ -337,7 +338,9 @@ command::Transfer CommandWriter::LossOut(const Node& node, Placing& placing) {
 
 command::Transfer CommandWriter::GradientOut(const Node& node, Bytes slot, Placing& placing) {
   const GroupExecution& execution = graph_.execution(node.execution);
-  return Out(execution, PlacesOf(execution).Gradient(node.position), slot,
+  const int part = plan_.part_microbatches(plan_.backward_groups[execution.group]);
+  const int buffer = FirstBuffer(execution, (node.part + 1) * part - 1);
+  return Out(execution, PlacesOf(execution).Gradient(node.position, buffer), slot,
              model_.blocks[model_.references[node.index].block].gradient_bytes,
              command::TrafficClass::kGradients,
              {command::ObjectKind::kGradient, node.index, node.part}, placing);

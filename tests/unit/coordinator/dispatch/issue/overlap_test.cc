@@ -77,7 +77,7 @@ TEST_F(OverlapTest, BuffersOfSumsThatWaitAreGivenBackBeforeGradientsLeave) {
 // They are needed from the second replica on: where they lack memory until the gradient is out, the
 // first replica's tasks do not.
 TEST_F(OverlapTest, TheFirstReplicaBeginsBeforeThereAreBuffersForSumsThatWait) {
-  plan::Plan plan = PlanOf(/*parts=*/2);
+  plan::Plan plan = PlanOf(/*parts=*/1);
   plan.stream_slots = 8;
   plan.devices[0].resident = WithoutSums(plan, Head(plan)) + WithoutSums(plan, Next(plan));
   Run(plan);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/model/model_sizes.h"
+#include "common/model/sum_tree.h"
 #include "coordinator/dispatch/graph/group_executions.h"
 #include "coordinator/recovery/frontier.h"
 #include "gmock/gmock.h"
@@ -245,12 +246,15 @@ TEST_F(ReplicasTest, EachShardKeepsItsOwn) {
 }
 
 // The replicas of a part are added up on the device, each in the buffer behind the sums that wait.
+// The next part takes the buffers from the other end, so that the sum leaves meanwhile: only its
+// last replica waits for that.
 TEST_F(ReplicasTest, PartsOfSeveralReplicasLeaveAsOneGradient) {
   for (const int parts : {1, 2}) {
     const plan::Plan plan = ReplicaPlan(model_, Mode::kPipeline, 1, /*replicas=*/4, 8, parts);
     ASSERT_EQ(plan::CheckPlan(model_, plan), absl::OkStatus());
     std::vector<std::string> sums;  // of the head: replica, whether it begins, ends, is stored
     std::vector<Bytes> buffers;
+    std::string adds_to, awaits;  // by task: which buffer, and whether a copy of it
     int copies = 0;
     for (const command::Command& command : Run(plan)) {
       if (const auto* copy = std::get_if<command::Transfer>(&command.body)) {
@@ -261,14 +265,19 @@ TEST_F(ReplicasTest, PartsOfSeveralReplicasLeaveAsOneGradient) {
       sums.push_back(absl::StrCat(task->replica, task->first_microbatch ? "[" : "",
                                   task->last_microbatch ? "]" : "",
                                   task->stores_gradients ? "!" : ""));
-      buffers.push_back(task->gradients.front().offset);
+      const Bytes own = task->gradients.front().offset +
+                        task->gradient_stride * model::WaitingSums(task->replica);
+      if (absl::c_find(buffers, own) == buffers.end()) buffers.push_back(own);
+      adds_to += static_cast<char>('a' + (absl::c_find(buffers, own) - buffers.begin()));
+      awaits += task->gradient_waits.empty() ? '-' : 'w';
     }
     if (parts == 1) {
       EXPECT_THAT(sums, ElementsAre("0[", "0]", "1[", "1]", "2[", "2]", "3[", "3]!"));
     } else {
       EXPECT_THAT(sums, ElementsAre("0[", "0]", "1[", "1]!", "0[", "0]", "1[", "1]!"));
     }
-    EXPECT_THAT(buffers, ::testing::Each(buffers.front()));
+    EXPECT_EQ(adds_to, parts == 1 ? "aabbbbcc" : "aabbbbaa");
+    EXPECT_EQ(awaits, parts == 1 ? "--------" : "------w-");
     EXPECT_EQ(copies, 3 * parts);
   }
   const plan::Plan one = ReplicaPlan(model_, Mode::kPipeline, 1, 1),
