@@ -16,6 +16,7 @@
 #include "common/model/families/causal_lm.h"
 #include "coordinator/dispatch/costs/analytic_costs.h"
 #include "coordinator/planner/planner.h"
+#include "tests/sim/simulator/simulation.h"
 
 namespace harmony::bench {
 namespace {

@@ -2,7 +2,7 @@
 
 // One job from attach to end: membership, generations, dispatch, recovery, as a state machine
 // `events in -> actions out`. PURE. Two drivers: coordinator/service (real processes) and
-// coordinator/sim (virtual clock).
+// tests/sim/simulator (virtual clock).
 //
 // Life of a generation:
 //   kGathering    waits until every process is attached (a swapper, a host worker, one worker a

@@ -7,8 +7,8 @@
 #include "common/plan/arena_layout.h"
 #include "coordinator/dispatch/costs/analytic_costs.h"
 #include "coordinator/planner/planner.h"
-#include "coordinator/sim/simulation.h"
 #include "gtest/gtest.h"
+#include "tests/sim/simulator/simulation.h"
 #include "tests/support/quick_search.h"
 
 namespace harmony::sim {

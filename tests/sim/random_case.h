@@ -13,7 +13,7 @@
 #include "coordinator/dispatch/costs/analytic_costs.h"
 #include "coordinator/dispatch/graph/group_executions.h"
 #include "coordinator/dispatch/memory/kept_layout.h"
-#include "coordinator/sim/simulation.h"
+#include "tests/sim/simulator/simulation.h"
 
 namespace harmony::sim {
 

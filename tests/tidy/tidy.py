@@ -32,12 +32,8 @@ MAY_INCLUDE = {
                              "common/profile", "coordinator/recovery", "coordinator/dispatch"],
     "coordinator/runner": ["common/base", "common/model", "common/job", "common/command", "common/plan",
                            "common/profile", "coordinator/recovery", "coordinator/dispatch", "coordinator/runner"],
-    "coordinator/sim": ["common/base", "common/model", "common/job", "common/command", "common/plan",
-                        "common/profile", "common/trace", "coordinator/recovery", "coordinator/dispatch",
-                        "coordinator/runner", "coordinator/sim"],
     "coordinator/planner": ["common/base", "common/model", "common/job", "common/command", "common/plan",
-                            "common/profile", "coordinator/recovery", "coordinator/dispatch", "coordinator/runner",
-                            "coordinator/sim", "coordinator/planner"],
+                            "common/profile", "coordinator/recovery", "coordinator/dispatch", "coordinator/planner"],
     "coordinator": ["common", "proto", "coordinator"],
     "worker/layers": ["common/base", "common/model", "worker/device", "worker/layers"],
     "worker": ["common", "proto", "worker"],
@@ -45,6 +41,9 @@ MAY_INCLUDE = {
                      "swapper/core"],
     "swapper": ["common", "proto", "swapper"],
     "client": ["common", "proto", "client"],
+    "tests/sim/simulator": ["common/base", "common/model", "common/job", "common/command", "common/plan",
+                            "common/profile", "coordinator/recovery", "coordinator/dispatch", "coordinator/runner",
+                            "tests/sim/simulator"],
     "tests": ["common", "proto", "coordinator", "worker", "swapper", "client", "tests"],
     "bench": ["common", "proto", "coordinator", "worker", "swapper", "client", "tests", "bench"],
 }
@@ -69,7 +68,6 @@ NAMESPACES = {
     "coordinator/recovery": "harmony::recovery",
     "coordinator/runner": "harmony::runner",
     "coordinator/service": "harmony::service",
-    "coordinator/sim": "harmony::sim",
     "coordinator/store": "harmony::store",
     "worker": "harmony::worker",
     "swapper": "harmony::swapper",
@@ -89,7 +87,7 @@ NAMESPACES = {
 WITHOUT_NAMESPACE = {"client/launcher/pidfd.h", "common/ipc/dump_main.cc", "tests/support/test_headers.cc"}
 PURE = ["common/base", "common/document", "common/model", "common/graphs", "common/job", "common/command", "common/plan",
         "common/profile", "coordinator/recovery", "coordinator/dispatch", "coordinator/runner", "coordinator/planner",
-        "coordinator/sim", "swapper/core"]
+        "tests/sim/simulator", "swapper/core"]
 # What pure code may not touch: threads, files, clocks, sockets, gRPC, torch.
 IMPURE = re.compile(r'#include\s+[<"](thread|mutex|condition_variable|future|fstream|filesystem|chrono|'
                     r'iostream|unistd\.h|sys/[^>]*|fcntl\.h|grpc[^>"]*|torch[^>"]*|ATen[^>"]*|c10[^>"]*|'

@@ -12,16 +12,16 @@ harmony_test(dispatch_test
   DEPS harmony_sim LABELS pure)
 harmony_test(profiled_costs_test
   SOURCES coordinator/dispatch/costs/profiled_costs_test.cc
-  DEPS harmony_planner LABELS pure)
+  DEPS harmony_planner harmony_sim LABELS pure)
 harmony_test(bounds_test
   SOURCES coordinator/planner/timing/bounds_test.cc
-  DEPS harmony_planner LABELS pure)
+  DEPS harmony_planner harmony_sim LABELS pure)
 harmony_test(planner_test
   SOURCES coordinator/planner/fit/fit_advice_test.cc coordinator/planner/fit/given_plan_test.cc
           coordinator/planner/fit/input_check_test.cc coordinator/planner/planner_test.cc coordinator/planner/profile_plan_test.cc
           coordinator/planner/report/bottleneck_test.cc
           common/plan/plan_json_test.cc
-  DEPS harmony_planner LABELS pure long)
+  DEPS harmony_planner harmony_sim LABELS pure long)
 harmony_test(search_test
   SOURCES coordinator/planner/search/search_test.cc
   DEPS harmony_planner LABELS pure long)

@@ -16,7 +16,7 @@ harmony_test(coordinator_service_test
           coordinator/service/processes/process_handle_test.cc coordinator/service/replan/replan_test.cc
           coordinator/service/server_lock_test.cc
           coordinator/service/run/step_log_test.cc coordinator/service/run/timeline_test.cc
-  DEPS harmony_coordinator_service LABELS sanitize)
+  DEPS harmony_coordinator_service harmony_sim LABELS sanitize)
 
 # Not under ThreadSanitizer, as attach_client_test.
 harmony_test(peer_server_test

@@ -14,7 +14,7 @@
 #include "common/model/model_sizes.h"
 #include "coordinator/planner/fit/device_need.h"
 #include "coordinator/planner/fit/plan_builder.h"
-#include "coordinator/sim/simulation.h"
+#include "tests/sim/simulator/simulation.h"
 
 namespace harmony::published {
 namespace {

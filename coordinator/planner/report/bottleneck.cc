@@ -17,14 +17,14 @@ constexpr double kBinds = 0.9;
 
 // Goes from the end of the step back to its beginning, always to what the command waited for last.
 std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
-  const std::vector<sim::TimelineEntry>& events = estimate.events;
+  const std::vector<TimelineEntry>& events = estimate.events;
   std::vector<std::vector<int>> by_lane(lanes);  // events, of value i + 1
   plan::ResourceClock clock(estimate.resources);
   std::vector<int> last_on_server(clock.num_servers(), -1);
   std::vector<int> before_on_server, before_on_lane;  // by event
   int at = -1;
   for (int i = 0; i < static_cast<int>(events.size()); ++i) {
-    const sim::TimelineEntry& entry = events[i];
+    const TimelineEntry& entry = events[i];
     std::vector<int>& lane = by_lane[entry.lane];
     before_on_lane.push_back(lane.empty() ? -1 : lane.back());
     lane.push_back(i);
@@ -46,7 +46,7 @@ std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
   };
   Nanos until = at >= 0 ? events[at].end : estimate.step_begin;
   while (at >= 0 && until > estimate.step_begin) {
-    const sim::TimelineEntry& entry = events[at];
+    const TimelineEntry& entry = events[at];
     int before = -1;
     Nanos before_end;
     const auto after = [&](int other, Nanos end) {
@@ -201,7 +201,7 @@ std::vector<TimelineRow> DrawTimeline(const Estimate& estimate, int num_devices,
   // By lane and column: nanoseconds of each letter.
   std::vector<std::vector<std::array<int64_t, 128>>> time(
       table.size(), std::vector<std::array<int64_t, 128>>(width));
-  for (const sim::TimelineEntry& entry : estimate.events) {
+  for (const TimelineEntry& entry : estimate.events) {
     const auto letter = static_cast<size_t>(LetterOf(entry.command));
     for (int64_t at = std::max(entry.begin.count() - begin, int64_t{0});
          at < std::min(entry.end.count() - begin, length);) {

@@ -21,7 +21,8 @@ class Clock {
         const EvaluateOptions& options)
       : options_(options),
         num_devices_(static_cast<int>(plan.devices.size())),
-        dispatcher_(model, plan, costs, {.end_step = options.steps}),
+        dispatcher_(model, plan, costs,
+                    {options.first_step, options.first_step + options.steps, options.save_steps}),
         resources_(plan::ResourcesOfLanes(plan, costs.Cores())),
         clock_(resources_),
         lanes_(resources_.of_lane.size()),
@@ -99,12 +100,12 @@ class Clock {
     const Nanos end = clock_.Start(index, now_, command.header.expected).end;
     const auto* host = std::get_if<command::HostTask>(&command.body);
     if (host != nullptr && host->kind == command::HostTaskKind::kUpdate) {
-      Nanos& step_end = step_ends_[static_cast<size_t>(command.header.step)];
+      Nanos& step_end = step_ends_[static_cast<size_t>(command.header.step - options_.first_step)];
       step_end = std::max(step_end, end);
     }
     const bool once = host != nullptr && (host->kind == command::HostTaskKind::kInitialize ||
                                           host->kind == command::HostTaskKind::kCheckpoint);
-    if (!once && command.header.step + 2 == options_.steps) Count(command);
+    if (!once && command.header.step - options_.first_step + 2 == options_.steps) Count(command);
     if (options_.keep_timeline)
       estimate_.events.push_back({index, end - command.header.expected, end, command});
     const auto* task = std::get_if<command::ComputeTask>(&command.body);
@@ -168,7 +169,7 @@ class Clock {
   Estimate Summarize() {
     const size_t last = step_ends_.size() - 1;
     const Nanos all = step_ends_[last] - step_ends_[0];
-    estimate_.step = Nanos(all.count() / static_cast<int64_t>(last));
+    estimate_.step = Nanos(all.count() / std::max<int64_t>(static_cast<int64_t>(last), 1));
     std::vector<Nanos> busy;
     for (const LaneTotals& lane : estimate_.lanes) busy.push_back(lane.busy);
     estimate_.step = std::max(estimate_.step, plan::BusiestResource(resources_, busy));
@@ -176,8 +177,8 @@ class Clock {
     for (int d = 0; d < num_devices_; ++d) {
       estimate_.peak_resident.push_back(dispatcher_.PeakBytes(d));
     }
-    const size_t shown = std::max<size_t>(last - 1, 1);
-    estimate_.step_begin = step_ends_[shown - 1];
+    const size_t shown = last > 1 ? last - 1 : last;
+    if (shown > 0) estimate_.step_begin = step_ends_[shown - 1];
     estimate_.step_end = step_ends_[shown];
     return std::move(estimate_);
   }

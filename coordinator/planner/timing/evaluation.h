@@ -3,7 +3,7 @@
 // What a plan costs: the real dispatcher under a virtual clock, without processes, messages and
 // faults. Each command starts when its lane is free and what it waits for has completed, and takes
 // its modelled time; lanes that share a resource take turns, in the order in which their commands'
-// time comes. (coordinator/sim runs the same commands with everything else around them.) PURE.
+// time comes. (tests/sim/simulator runs the same commands with everything else around them.) PURE.
 
 #include <array>
 #include <cstdint>
@@ -11,7 +11,6 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/dispatch/issue/dispatcher.h"
-#include "coordinator/sim/simulation.h"
 
 namespace harmony::planner {
 
@@ -19,6 +18,12 @@ struct LaneTotals {
   Nanos busy;         // per step
   int64_t bytes = 0;  // copied per step
   int64_t commands = 0;
+};
+
+struct TimelineEntry {
+  int lane = 0;
+  Nanos begin, end;  // from when all it waits for is there; a wait for the link included
+  command::Command command;
 };
 
 // "Per step" is of the last one that has a successor.
@@ -35,7 +40,7 @@ struct Estimate {
   // Of the step in the timeline: one with a successor, where there are three, for the next step's
   // forwards overlap its updates.
   Nanos step_begin, step_end;
-  std::vector<sim::TimelineEntry> events;  // of all steps; with `keep_timeline` only
+  std::vector<TimelineEntry> events;  // of all steps; with `keep_timeline` only
 };
 
 // The first is a warm-up: three steps; two where they are so long that what is left of the one
@@ -43,8 +48,11 @@ struct Estimate {
 int StepsToRun(const plan::Plan& plan);
 
 struct EvaluateOptions {
-  int steps = 3;  // at least 2; the first is a warm-up
+  int steps = 3;  // the first is a warm-up; one alone has a timeline, but no time of a step
   bool keep_timeline = false;
+  // Of a run that is under way: its first step here, and after how many steps it writes checkpoints
+  // (0: at the end).
+  int64_t first_step = 0, save_steps = 0;
 };
 
 // ResourceExhausted when the plan cannot run (the dispatcher's message).

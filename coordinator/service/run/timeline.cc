@@ -6,13 +6,13 @@
 
 #include "common/command/lane_kinds.h"
 #include "coordinator/dispatch/costs/profiled_costs.h"
-#include "coordinator/sim/simulation.h"
+#include "coordinator/planner/timing/evaluation.h"
 #include "harmony/v1/coordinator.pb.h"
 
 namespace harmony::service {
 namespace {
 
-// Simulated before the first step shown, so that it overlaps with its predecessor as it did.
+// Evaluated before the first step shown, so that it overlaps with its predecessor as it did.
 constexpr int64_t kStepsOfRunUp = 2;
 
 v1::TimelineEvent EventOn(const command::Lane& lane, const CommandLabel& label,
@@ -70,27 +70,31 @@ void FillPlanned(const RecordedTimeline& recorded, const command::LaneTable& tab
                  const Extent& measured, v1::Timeline* timeline) {
   const std::unique_ptr<const dispatch::CostModel> costs = dispatch::MakeCosts(
       recorded.profile.get(), recorded.scales, recorded.model, recorded.plan, recorded.devices);
-  sim::SimOptions options;
+  planner::EvaluateOptions options;
   options.first_step = std::max(recorded.first_step, measured.first - kStepsOfRunUp);
-  options.end_step = std::min(recorded.end_step, measured.last + 1 + kStepsOfRunUp);
+  options.steps = static_cast<int>(std::min(recorded.end_step, measured.last + 1 + kStepsOfRunUp) -
+                                   options.first_step);
   options.save_steps = recorded.save_steps;
   options.keep_timeline = true;
-  sim::SimResult simulated = sim::Simulate(recorded.model, recorded.plan, *costs, options);
-  if (!simulated.status.ok()) {
-    timeline->set_why_not_planned(std::string(simulated.status.message()));
+  absl::StatusOr<planner::Estimate> estimate =
+      planner::EvaluatePlan(recorded.model, recorded.plan, *costs, options);
+  if (!estimate.ok()) {
+    timeline->set_why_not_planned(std::string(estimate.status().message()));
     return;
   }
+  std::vector<planner::TimelineEntry>& entries = estimate->events;
   Extent planned;
-  for (const sim::TimelineEntry& entry : simulated.timeline) {
+  for (const planner::TimelineEntry& entry : entries) {
     if (table.LaneAt(entry.lane).kind != command::LaneKind::kCompute) continue;
     if (entry.command.header.step < measured.first) continue;
     planned.Add(entry.command.header.step, entry.begin);
   }
   const Nanos shift = measured.begin - planned.begin;
-  std::stable_sort(
-      simulated.timeline.begin(), simulated.timeline.end(),
-      [](const sim::TimelineEntry& a, const sim::TimelineEntry& b) { return a.lane < b.lane; });
-  for (const sim::TimelineEntry& entry : simulated.timeline) {
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const planner::TimelineEntry& a, const planner::TimelineEntry& b) {
+                     return a.lane < b.lane;
+                   });
+  for (const planner::TimelineEntry& entry : entries) {
     const int64_t step = entry.command.header.step;
     if (step < measured.first || step > measured.last) continue;
     v1::TimelineEvent event =

@@ -17,7 +17,7 @@ class Timeline;
 
 namespace harmony::service {
 
-// Copied from a run, so that it outlives it and can be simulated off the loop.
+// Copied from a run, so that it outlives it and can be planned off the loop.
 struct RecordedTimeline {
   std::string job_id;
   model::ModelSpec model;
@@ -36,8 +36,8 @@ struct RecordedTimeline {
 RecordedTimeline RecordTimeline(const JobRun& run, const std::vector<plan::DeviceSpec>& devices,
                                 int64_t last_steps);
 
-// Runs the plan through the simulator over the recorded steps, from two steps before them, and
-// aligns the two at the first task of the first step. Slow; any thread.
+// Runs the plan through the planner's evaluation over the recorded steps, from two steps before
+// them, and aligns the two at the first task of the first step. Slow; any thread.
 void FillTimeline(const RecordedTimeline& recorded, v1::Timeline* timeline);
 
 }  // namespace harmony::service

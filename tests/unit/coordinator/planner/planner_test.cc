@@ -9,9 +9,9 @@
 #include "coordinator/dispatch/costs/analytic_costs.h"
 #include "coordinator/planner/search/grouping.h"
 #include "coordinator/planner/search/microbatch.h"
-#include "coordinator/sim/simulation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/sim/simulator/simulation.h"
 #include "tests/unit/coordinator/planner/gpt2_case.h"
 
 namespace harmony::planner {

@@ -5,9 +5,9 @@
 #include "absl/strings/match.h"
 #include "coordinator/runner/action_text.h"
 #include "coordinator/runner/failure.h"
-#include "coordinator/sim/simulation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/sim/simulator/simulation.h"
 #include "tests/unit/coordinator/dispatch/small_case.h"
 
 namespace harmony::runner {

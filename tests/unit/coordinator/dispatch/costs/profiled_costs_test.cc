@@ -1,9 +1,9 @@
 #include "coordinator/dispatch/costs/profiled_costs.h"
 
 #include "coordinator/planner/planner.h"
-#include "coordinator/sim/simulation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/sim/simulator/simulation.h"
 #include "tests/support/quick_search.h"
 #include "tests/support/sample_profile.h"
 #include "tests/unit/coordinator/dispatch/small_case.h"

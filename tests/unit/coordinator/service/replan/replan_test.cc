@@ -5,7 +5,7 @@
 
 #include "coordinator/dispatch/costs/profiled_costs.h"
 #include "coordinator/service/replan/measured_scales.h"
-#include "coordinator/sim/simulation.h"
+#include "tests/sim/simulator/simulation.h"
 #include "tests/unit/coordinator/dispatch/small_case.h"
 
 namespace harmony::service {

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/dispatch/costs/analytic_costs.h"
-#include "coordinator/sim/simulation.h"
 #include "harmony/v1/coordinator.pb.h"
+#include "tests/sim/simulator/simulation.h"
 #include "tests/unit/coordinator/dispatch/small_case.h"
 
 namespace harmony::service {

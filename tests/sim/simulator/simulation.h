@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/runner/job_runner.h"
-#include "coordinator/sim/seen_faults.h"
+#include "tests/sim/simulator/seen_faults.h"
 
 namespace harmony::sim {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "common/base/random.h"
-#include "coordinator/sim/event_queue.h"
-#include "coordinator/sim/sim_process.h"
+#include "tests/sim/simulator/event_queue.h"
+#include "tests/sim/simulator/sim_process.h"
 
 namespace harmony::sim {
 

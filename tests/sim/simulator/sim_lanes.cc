@@ -1,4 +1,4 @@
-#include "coordinator/sim/sim_lanes.h"
+#include "tests/sim/simulator/sim_lanes.h"
 
 #include <algorithm>
 #include <utility>

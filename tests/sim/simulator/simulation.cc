@@ -1,4 +1,4 @@
-#include "coordinator/sim/simulation.h"
+#include "tests/sim/simulator/simulation.h"
 
 #include <algorithm>
 #include <memory>
@@ -7,11 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "coordinator/sim/faults.h"
-#include "coordinator/sim/sim_coordinator.h"
-#include "coordinator/sim/sim_lanes.h"
-#include "coordinator/sim/sim_post.h"
-#include "coordinator/sim/sim_world.h"
+#include "tests/sim/simulator/faults.h"
+#include "tests/sim/simulator/sim_coordinator.h"
+#include "tests/sim/simulator/sim_lanes.h"
+#include "tests/sim/simulator/sim_post.h"
+#include "tests/sim/simulator/sim_world.h"
 
 namespace harmony::sim {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "absl/status/status.h"
 #include "coordinator/runner/job_runner.h"
-#include "coordinator/sim/sim_lanes.h"
-#include "coordinator/sim/sim_post.h"
-#include "coordinator/sim/sim_world.h"
-#include "coordinator/sim/simulation.h"
+#include "tests/sim/simulator/sim_lanes.h"
+#include "tests/sim/simulator/sim_post.h"
+#include "tests/sim/simulator/sim_world.h"
+#include "tests/sim/simulator/simulation.h"
 
 namespace harmony::sim {
 

@@ -16,8 +16,8 @@
 #include "common/command/lane_queue.h"
 #include "common/plan/lane_resources.h"
 #include "coordinator/dispatch/costs/analytic_costs.h"
-#include "coordinator/sim/sim_world.h"
-#include "coordinator/sim/simulation.h"
+#include "tests/sim/simulator/sim_world.h"
+#include "tests/sim/simulator/simulation.h"
 
 namespace harmony::sim {
 

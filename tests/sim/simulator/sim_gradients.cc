@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/sum_tree.h"
-#include "coordinator/sim/sim_world.h"
+#include "tests/sim/simulator/sim_world.h"
 
 namespace harmony::sim {
 

@@ -1,4 +1,4 @@
-#include "coordinator/sim/sim_world.h"
+#include "tests/sim/simulator/sim_world.h"
 
 #include <algorithm>
 

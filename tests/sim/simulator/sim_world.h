@@ -12,7 +12,7 @@
 #include "common/command/objects.h"
 #include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
-#include "coordinator/sim/shadow_memory.h"
+#include "tests/sim/simulator/shadow_memory.h"
 
 namespace harmony::sim {
 

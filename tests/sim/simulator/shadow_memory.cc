@@ -1,4 +1,4 @@
-#include "coordinator/sim/shadow_memory.h"
+#include "tests/sim/simulator/shadow_memory.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "coordinator/sim/sim_coordinator.h"
+#include "tests/sim/simulator/sim_coordinator.h"
 
 #include <algorithm>
 #include <utility>
