@@ -15,12 +15,12 @@
 namespace harmony::ipc {
 
 inline constexpr uint64_t kSegmentMagic = 0x4745534f4d524148;  // "HARMOSEG", little endian
-inline constexpr uint32_t kSegmentLayoutVersion = 2;
+inline constexpr uint32_t kSegmentLayoutVersion = 3;
 inline constexpr uint64_t kSegmentPage = 4096;
 // Generations use the banks in turn. The others stay poisoned until then, so that a process that
 // has not heard of a new generation finds in the old one's bank that it is over.
 inline constexpr uint32_t kSemaphoreBanks = 4;
-inline constexpr uint32_t kSemaphoresPerBank = 128;  // one for each lane
+inline constexpr uint32_t kSemaphoresPerBank = 512;  // one for each lane
 
 // An object is updated in chunks of this many elements, each with a cursor of its own; the unit
 // that the cursor counts, and that an undo slot holds, is a vector of kVectorElements. Both belong

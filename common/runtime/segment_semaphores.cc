@@ -1,8 +1,15 @@
 #include "common/runtime/segment_semaphores.h"
 
+#include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/command/lane_kinds.h"
 
 namespace harmony::runtime {
+
+// A lane's number is that of its semaphore.
+static_assert(limits::kMostDevices * command::kDeviceLaneKinds +
+                  (command::kLaneKinds - command::kDeviceLaneKinds) <=
+              int{ipc::kSemaphoresPerBank});
 
 absl::Status SegmentSemaphores::Wait(uint32_t generation, uint32_t index, uint64_t value,
                                      const std::atomic<bool>& cancelled) {
