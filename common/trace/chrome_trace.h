@@ -1,7 +1,7 @@
 #pragma once
 
 // Timelines in the Chrome trace format, which chrome://tracing and Perfetto load: the same lanes
-// for simulated and for measured runs, side by side.
+// for planned and for measured runs, side by side.
 //
 //   ChromeTraceWriter trace;
 //   trace.Add({"device 0", "compute, measured", "forward layers 0-1", start, end, {{"step", 3}}});

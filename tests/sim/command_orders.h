@@ -47,6 +47,10 @@ class CommandOrders {
   // Whether the command's lane and its other waits, but for those on its way, say what this wait
   // says.
   bool Implied(size_t command, size_t wait) const;
+  // The same of a wait on its way: what the command begins after says it.
+  bool ImpliedAtStart(size_t command, const command::SemaphoreWait& wait) const {
+    return at_start_[command][wait.semaphore] >= wait.value;
+  }
 
  private:
   using Known = std::vector<uint64_t>;  // by lane: the value it has reached

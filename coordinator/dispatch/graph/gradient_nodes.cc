@@ -60,10 +60,6 @@ std::vector<NodeId> StepBuilder::LastCommits(const GroupExecution& execution) co
   const plan::LayerGroup& group = plan_.backward_groups[execution.group];
   const int part = plan_.part_microbatches(group);
   std::vector<NodeId> nodes;
-  if (part <= execution.shard_count) {
-    AddLastCommits(execution, nodes);
-    return nodes;
-  }
   const int first = execution.shard_first / part * part;
   for (int shard = plan::ShardWith(plan_, group, first);
        shard <= plan::ShardWith(plan_, group, first + part - 1); ++shard) {

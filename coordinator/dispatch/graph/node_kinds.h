@@ -157,18 +157,23 @@ constexpr const NodeTraits& TraitsOf(NodeKind kind) {
   return kNodeTraits[static_cast<size_t>(kind)];
 }
 
-// The kinds of lanes that have such a queue, in the order of LaneKind: the number among them.
-constexpr int AsideNumber(command::LaneKind lane) {
-  int number = 0;
-  for (int before = 0; before < static_cast<int>(lane); ++before) {
-    const auto has = [before](const NodeTraits& traits) {
-      return traits.aside && static_cast<int>(traits.lane) == before;
+// The kinds of lanes that have such a queue, in the order of LaneKind: by kind, how many come
+// before.
+inline constexpr std::array<int, command::kLaneKinds + 1> kAsideBefore = [] {
+  std::array<int, command::kLaneKinds + 1> before{};
+  for (int lane = 0; lane < command::kLaneKinds; ++lane) {
+    const auto has = [lane](const NodeTraits& traits) {
+      return traits.aside && static_cast<int>(traits.lane) == lane;
     };
-    number += std::any_of(kNodeTraits.begin(), kNodeTraits.end(), has) ? 1 : 0;
+    const bool any = std::any_of(kNodeTraits.begin(), kNodeTraits.end(), has);
+    before[static_cast<size_t>(lane) + 1] = before[static_cast<size_t>(lane)] + (any ? 1 : 0);
   }
-  return number;
+  return before;
+}();
+// REQUIRES: there is one beside lanes of this kind.
+constexpr int AsideNumber(command::LaneKind lane) {
+  return kAsideBefore[static_cast<size_t>(lane)];
 }
-inline constexpr int kAsideQueues =
-    AsideNumber(static_cast<command::LaneKind>(command::kLaneKinds));
+inline constexpr int kAsideQueues = kAsideBefore[command::kLaneKinds];
 
 }  // namespace harmony::dispatch

@@ -48,9 +48,9 @@ struct Node {
   // brings it there where nothing else does.
   NodeId host_in = kNoNode, host_out = kNoNode;
   // kCompute, the last of many copies, to be issued before: of the part of the gradients before
-  // this one, for the first task of a part; of the sums that the last task takes from other
-  // devices. The command does not wait for them to begin, but, gradient by gradient, on its way
-  // (ComputeTask::gradient_waits).
+  // this one, for the first task of a part's last replica; of the sums that the last task takes
+  // from other devices. The command does not wait for them to begin, but, gradient by gradient, on
+  // its way (ComputeTask::gradient_waits).
   NodeId gradient_copies = kNoNode;
   // To be issued (or dropped) before; the command waits for them.
   absl::InlinedVector<NodeId, 4> deps;

@@ -85,8 +85,7 @@ absl::Status DeviceTooSmall(const model::ModelSpec& model, const job::JobSpec& j
     missing = lacks;
   }
   if (need == nullptr) {
-    return absl::InternalError(
-        absl::StrCat("no plan runs under the simulator: ", DebugString(plan)));
+    return absl::InternalError(absl::StrCat("no plan runs dry: ", DebugString(plan)));
   }
   std::string text = absl::StrCat(
       KindName(need->kind), " of layers ", need->layers.first, " to ", need->layers.last,

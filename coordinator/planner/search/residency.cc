@@ -7,7 +7,7 @@
 namespace harmony::planner {
 namespace {
 
-constexpr size_t kMostTries = 16;  // each is a run of the simulator
+constexpr size_t kMostTries = 16;  // each is an evaluation of the plan
 
 using CanKeep = bool (*)(const plan::Plan&, const plan::LayerGroup&);
 using Keep = void (*)(plan::LayerGroup&);

@@ -184,7 +184,8 @@ class RelaxedStep {
         execution.references.empty() ? done.gradients_end : begin(execution.waiting_sums - 1);
     done.total = begin(execution.end_item);
     const Nanos in_free = PlaceFree(device, resident, begin(execution.in), done.outputs);
-    // The first task needs all but the buffers of sums that wait.
+    // The first task needs all but the buffers of sums that wait, unless it is the one that waits
+    // for them.
     const Nanos place = PlaceFree(device, resident, Bytes(0), done.gradients_end);
     const Nanos all_free = PlaceFree(device, resident, Bytes(0), done.total);
     Stream(v, std::max(loaded, place), in_free, all_free);

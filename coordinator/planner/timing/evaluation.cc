@@ -107,7 +107,7 @@ class Clock {
                                           host->kind == command::HostTaskKind::kCheckpoint);
     if (!once && command.header.step - options_.first_step + 2 == options_.steps) Count(command);
     if (options_.keep_timeline)
-      estimate_.events.push_back({index, end - command.header.expected, end, command});
+      estimate_.events.push_back({index, now_, end - command.header.expected, end, command});
     const auto* task = std::get_if<command::ComputeTask>(&command.body);
     if (task == nullptr || task->gradient_waits.empty()) {
       running_.emplace(end, index);

@@ -22,7 +22,9 @@ struct LaneTotals {
 
 struct TimelineEntry {
   int lane = 0;
-  Nanos begin, end;  // from when all it waits for is there; a wait for the link included
+  // When all that it waits for is there, when it has its link or its share of the cores, when it is
+  // done.
+  Nanos ready, begin, end;
   command::Command command;
 };
 

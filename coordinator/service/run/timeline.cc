@@ -87,7 +87,7 @@ void FillPlanned(const RecordedTimeline& recorded, const command::LaneTable& tab
   for (const planner::TimelineEntry& entry : entries) {
     if (table.LaneAt(entry.lane).kind != command::LaneKind::kCompute) continue;
     if (entry.command.header.step < measured.first) continue;
-    planned.Add(entry.command.header.step, entry.begin);
+    planned.Add(entry.command.header.step, entry.ready);
   }
   const Nanos shift = measured.begin - planned.begin;
   std::stable_sort(entries.begin(), entries.end(),
@@ -99,7 +99,7 @@ void FillPlanned(const RecordedTimeline& recorded, const command::LaneTable& tab
     if (step < measured.first || step > measured.last) continue;
     v1::TimelineEvent event =
         EventOn(table.LaneAt(entry.lane), LabelOf(entry.command), recorded.plan);
-    event.set_start_ns((entry.begin + shift).count());
+    event.set_start_ns((entry.ready + shift).count());  // a wait for the link included, as measured
     event.set_end_ns((entry.end + shift).count());
     *timeline->add_planned() = std::move(event);
   }

@@ -168,9 +168,10 @@ class Slower : public dispatch::CostModel {
 };
 
 // Seconds from the end of the first step to that of the last.
-double StepsTogether(const std::vector<sim::TimelineEntry>& timeline, int steps) {
+template <typename Entry>
+double StepsTogether(const std::vector<Entry>& timeline, int steps) {
   std::vector<Nanos> ends(steps);
-  for (const sim::TimelineEntry& entry : timeline) {
+  for (const Entry& entry : timeline) {
     const auto* host = std::get_if<command::HostTask>(&entry.command.body);
     if (host == nullptr || host->kind != command::HostTaskKind::kUpdate) continue;
     Nanos& end = ends[entry.command.header.step];
