@@ -17,6 +17,7 @@ import unittest
 import harness
 
 DEVICES = "sim*2:mem=8MiB"
+DEVICE = "sim:mem=8MiB"  # where it is all the same, for each worker loads LibTorch
 ENDLESS = {"max_steps": 100_000}
 
 
@@ -118,7 +119,7 @@ class FullDiskTest(Outside):
         expected = self.reference(**changes)
         disk = self.small_disk("8m")
         job, out = self.job("full", output_dir=str(disk / "out"), **changes)
-        process = self.start("run", job, "--devices", DEVICES)
+        process = self.start("run", job, "--devices", DEVICE)
         self.wait_lines(process, out, 1)
         filler = self.fill(disk)
         # At a checkpoint, at a line of metrics.jsonl, and at the last checkpoint.
@@ -134,12 +135,12 @@ class FullDiskTest(Outside):
         """There is room for the last checkpoint, and for half of final/."""
         changes = {"max_steps": 150}
         job, calm = self.job("calm", **changes)
-        self.harmony("run", job, "--devices", DEVICES)
+        self.harmony("run", job, "--devices", DEVICE)
         expected = harness.losses(calm), harness.weights_digest(calm / "final")
         folders = {name: sum(f.stat().st_size for f in (calm / name).rglob("*")) for name in ("checkpoint-150", "final")}
         disk = self.small_disk("8m")
         job, out = self.job("full", output_dir=str(disk / "out"), **changes)
-        process = self.start("run", job, "--devices", DEVICES)
+        process = self.start("run", job, "--devices", DEVICE)
         self.wait_lines(process, out, 1)
         filler = self.fill(disk)
         os.truncate(filler, filler.stat().st_size - folders["checkpoint-150"] - folders["final"] // 2)
@@ -153,7 +154,7 @@ class FullDiskTest(Outside):
     def test_lines_that_wait_for_room_outlive_the_coordinator(self):
         disk = self.small_disk("8m")
         job, out = self.job("full", output_dir=str(disk / "out"), **ENDLESS)
-        process = self.start("run", job, "--devices", DEVICES)
+        process = self.start("run", job, "--devices", DEVICE)
         self.wait_lines(process, out, 2)
         filler = self.fill(disk)
         self.wait_log(process, "lines are kept in memory")
@@ -166,10 +167,10 @@ class FullDiskTest(Outside):
         self.check_stopped(process, out)
 
     def test_a_job_that_waits_for_room_is_shown_so_and_resume_tries_at_once(self):
-        changes = {"max_steps": 40}
+        changes = {"max_steps": 150}
         expected = self.reference(**changes)
         disk = self.small_disk("8m")
-        self.up("--devices", DEVICES)
+        self.up("--devices", DEVICE)
         job, out = self.job("full", output_dir=str(disk / "out"), **changes)
         job_id = self.submit(job)
         filler = self.fill(disk)
@@ -181,8 +182,8 @@ class FullDiskTest(Outside):
 
     def test_a_waiting_job_can_be_given_up(self):
         disk = self.small_disk("8m")
-        self.up("--devices", DEVICES)
-        job, out = self.job("full", output_dir=str(disk / "out"), max_steps=40)
+        self.up("--devices", DEVICE)
+        job, out = self.job("full", output_dir=str(disk / "out"), max_steps=150)
         job_id = self.submit(job)
         self.fill(disk)
         self.wait_state(job_id, "waiting")
@@ -194,7 +195,7 @@ class FullDiskTest(Outside):
 
     def test_down_waits_until_there_is_room_for_the_checkpoint(self):
         disk = self.small_disk("8m")
-        self.up("--devices", DEVICES)
+        self.up("--devices", DEVICE)
         job, out = self.job("full", output_dir=str(disk / "out"), **ENDLESS)
         self.submit(job)
         metrics = out / "metrics.jsonl"
@@ -210,7 +211,7 @@ class FullDiskTest(Outside):
         self.assertEqual(len(list(out.glob("checkpoint-*"))), 1)
 
     def test_down_shows_how_far_the_checkpoint_is(self):
-        self.up("--devices", DEVICES)
+        self.up("--devices", DEVICE)
         job, out = self.job("slow", **ENDLESS)
         self.submit(job)
         self.wait_lines(None, out, 3)
@@ -233,7 +234,7 @@ class FullDiskTest(Outside):
         changes = {"max_steps": 150}
         expected = self.reference(**changes)
         disk, stand_still = self.disk_that_can_stand_still()
-        self.up("--devices", DEVICES)
+        self.up("--devices", DEVICE)
         job, out = self.job("still", output_dir=str(disk / "out"), **changes)
         self.submit(job)
         metrics = out / "metrics.jsonl"
@@ -249,14 +250,14 @@ class FullDiskTest(Outside):
         steps = len(harness.losses(out))
         self.assertLess(steps, 150)
         self.assertEqual([p.name for p in out.glob("checkpoint-*")], [f"checkpoint-{steps}"])
-        self.harmony("run", job, "--devices", DEVICES)
+        self.harmony("run", job, "--devices", DEVICE)
         self.check(out, expected)
 
     def test_a_full_disk_under_the_job_database_stops_nothing(self):
         changes = {"max_steps": 150}
         expected = self.reference(**changes)
         disk = self.small_disk("4m")
-        self.up("--devices", DEVICES, "--state-dir", disk / "state")
+        self.up("--devices", DEVICE, "--state-dir", disk / "state")
         job, out = self.job("full", **changes)
         job_id = json.loads(self.harmony("submit", job, "--json", "--no-calibrate").stdout)["job_id"]
         harness.wait_for(lambda: (out / "metrics.jsonl").exists(), "a step")
@@ -274,23 +275,23 @@ class FullDiskTest(Outside):
         expected = self.reference(max_steps=10)
         job, out = self.job("end", max_steps=10)
         (out / "summary.json" / "in-the-way").mkdir(parents=True)
-        process = self.start("run", job, "--devices", DEVICES)
+        process = self.start("run", job, "--devices", DEVICE)
         self.wait_log(process, "summary.json: cannot rename into place", "all else is written")
         (out / "summary.json" / "in-the-way").rmdir()
         (out / "summary.json").rmdir()
         self.wait_exit(process, 0)
         self.check(out, expected)
-        self.assertIn("finished", self.harmony("run", job, "--devices", DEVICES).stdout)
+        self.assertIn("finished", self.harmony("run", job, "--devices", DEVICE).stdout)
 
     def test_what_a_command_writes_is_whole_or_not_there(self):
         job, out = self.job("trained", max_steps=4)
-        self.up("--devices", DEVICES)
+        self.up("--devices", DEVICE)
         job_id = self.submit(job)
         self.harmony("watch", job_id)
         disk = self.small_disk("8m")
         commands = {"export": (["export", out, "-o", disk / "exported"], disk / "exported"),
                     "trace": (["trace", job_id, "-o", disk / "trace.json"], disk / "trace.json"),
-                    "profile": (["profile", job, "--devices", DEVICES, "-o", disk / "profile.json"], disk / "profile.json")}
+                    "profile": (["profile", job, "--devices", DEVICE, "-o", disk / "profile.json"], disk / "profile.json")}
         filler = self.fill(disk)
         for name, (command, path) in commands.items():
             with self.subTest(name):
@@ -309,7 +310,7 @@ class FullDiskTest(Outside):
         disk = self.small_disk("8m")
         before, _ = self.job("before", **ENDLESS)
         job, out = self.job("full", output_dir=str(disk / "out"))
-        self.up("--devices", DEVICES)
+        self.up("--devices", DEVICE)
         other, job_id = self.submit(before), self.submit(job)
         filler = self.fill(disk)
         self.harmony("cancel", other)
@@ -325,10 +326,10 @@ class FullDiskTest(Outside):
     def test_too_little_room_is_named_at_submission(self):
         disk = self.small_disk("1m")
         job, out = self.job("full", output_dir=str(disk / "out"))
-        refused = self.harmony("run", job, "--devices", DEVICES, check=2)
+        refused = self.harmony("run", job, "--devices", DEVICE, check=2)
         self.assertRegex(refused.stderr, r"output_dir: .* is going to write .* are free: .* are missing")
         self.assertFalse(out.exists())
-        self.harmony("run", job, "--devices", DEVICES, "--set", "optim=sgd")
+        self.harmony("run", job, "--devices", DEVICE, "--set", "optim=sgd")
 
 
 class MissingFilesTest(Outside):
@@ -339,7 +340,7 @@ class MissingFilesTest(Outside):
         changes = {"max_steps": 300}
         expected = self.reference(**changes)
         job, out = self.job("data", **changes)
-        process = self.start("run", job, "--devices", DEVICES)
+        process = self.start("run", job, "--devices", DEVICE)
         self.wait_lines(process, out, 2)
         os.truncate(data, 10)
         self.wait_log(process, "data.txt: ends at byte", "data.txt: has changed since the run began")
@@ -360,7 +361,7 @@ class MissingFilesTest(Outside):
         changes = {"max_steps": 300}
         expected = self.reference(**changes)
         job, out = self.job("gone", **changes)
-        process = self.start("run", job, "--devices", DEVICES)
+        process = self.start("run", job, "--devices", DEVICE)
         self.wait_lines(process, out, 2)
         data.rename(aside)
         self.kill(self.processes()[("host", 0)]["pid"])
@@ -373,7 +374,7 @@ class MissingFilesTest(Outside):
         changes = {"max_steps": 400, "save_steps": 20}
         expected = self.reference(**changes)
         job, out = self.job("descriptors", **changes)
-        process = self.start("run", job, "--devices", DEVICES)
+        process = self.start("run", job, "--devices", DEVICE)
         self.wait_lines(process, out, 2)
         host = self.processes()[("host", 0)]["pid"]
         before = resource.prlimit(host, resource.RLIMIT_NOFILE, (3, 4096))
