@@ -44,7 +44,10 @@ absl::Status CheckReplicas(const JobSpec& job) {
       micro > 0 ? absl::StrCat("the ", microbatches, " microbatches of a step (global_batch_size ",
                                batch, ", micro_batch_size ", micro, ")")
                 : absl::StrCat("global_batch_size ", batch),
-      ": each replica needs the same number of whole microbatches"));
+      ": each replica needs the same number of whole microbatches; auto would do, or a power of "
+      "two "
+      "up to ",
+      microbatches & -microbatches));
 }
 
 }  // namespace

@@ -285,7 +285,8 @@ TEST(JobFileTest, MicrobatchMustDivideTheBatch) {
   ExpectError(Parse("global_batch_size: 32\nmicro_batch_size: 5").status(),
               absl::StatusCode::kInvalidArgument, {"micro_batch_size 5", "32", "4 and 8"});
   ExpectError(Parse("global_batch_size: 24\nmicro_batch_size: 2\nvirtual_replicas: 8").status(),
-              absl::StatusCode::kInvalidArgument, {"virtual_replicas 8", "12 microbatches", "24"});
+              absl::StatusCode::kInvalidArgument,
+              {"virtual_replicas 8", "12 microbatches", "24", "up to 4"});
   ExpectError(Parse("global_batch_size: 6\nvirtual_replicas: 4").status(),
               absl::StatusCode::kInvalidArgument, {"virtual_replicas 4", "global_batch_size 6"});
   ExpectError(
