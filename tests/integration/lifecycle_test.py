@@ -289,7 +289,7 @@ class LifecycleTest(harness.Scratch):
 
     def test_a_device_worker_may_write_nothing_of_the_segment_but_semaphores(self):
         self.up("--devices", DEVICES, "--host-memory", "64MiB")
-        segment, semaphores = 64 << 20, 32 << 10
+        segment, semaphores = 64 << 20, 128 << 10
         # A process is listed before it has mapped the segment, and protects it afterwards.
         for device in (0, 1):
             harness.wait_for(lambda: self.segment_of(("worker", device)) == (segment - semaphores, semaphores),
