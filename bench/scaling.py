@@ -7,7 +7,7 @@ share of linear: of so many times the speed of one device. The last row of a cas
 replica, whose gradients leave in one part: what replicas cost where they bring nothing. Without --cases those that two cores can
 run in some minutes; a run that was not as modelled is marked.
 
-    python3 bench/scaling.py [--cases NAME ...] [--steps 8] [--json FILE] [--only-predict]
+    python3 bench/scaling.py [--cases NAME ...] [--devices N ...] [--steps 8] [--json FILE] [--only-predict]
 """
 import argparse
 import dataclasses
@@ -69,10 +69,10 @@ def report(rows):
           f"{'error':>7} {'swap':>6} {'cores':>6}")
     one = rows[0]
     for r in rows:
-        share = one["predicted"] / r["predicted"] / r["devices"]
+        share = one["predicted"] * one["devices"] / r["predicted"] / r["devices"]
         text = f"{r['case'].rsplit('-', 1)[0]:14} {r['devices']:7} {r['replicas']:8} {r['mode']:>10} {r['predicted']:8.3f} s {share:7.3f}"
         if "measured" in r:
-            text += (f" {r['measured']:8.3f} s {one['measured'] / r['measured'] / r['devices']:7.3f} "
+            text += (f" {r['measured']:8.3f} s {one['measured'] * one['devices'] / r['measured'] / r['devices']:7.3f} "
                      f"{100 * r['error']:+6.1f}% {'equal' if r['swap_equal'] else 'DIFFER':>6} {100 * r['cores']:5.0f}%"
                      f"{'' if r['counts'] else '  not as modelled'}")
         print(text, flush=True)
@@ -81,6 +81,8 @@ def report(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=DEFAULT)
+    parser.add_argument("--devices", nargs="+", type=int, choices=DEVICES, default=DEVICES,
+                        help="rows of a case; linear is by the first of them")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--json", help="file for the figures")
     parser.add_argument("--only-predict", action="store_true")
@@ -88,8 +90,9 @@ def main():
     prediction.MODELS["gpt2-mini"] = dict(prediction.MODELS["gpt2"], n_embd=192, n_layer=12, n_head=6)  # the preset
     everything = []
     for name in args.cases:
-        cases = [of_devices(CASES[name], devices) for devices in DEVICES]
-        cases.append(dataclasses.replace(cases[0], settings=("virtual_replicas=1",)))
+        cases = [of_devices(CASES[name], devices) for devices in args.devices]
+        if 1 in args.devices:
+            cases.append(dataclasses.replace(cases[0], settings=("virtual_replicas=1",)))
         rows = [measure(case, args.steps, args.only_predict) for case in cases]
         report(rows)
         everything += rows

@@ -232,6 +232,31 @@ class BadInputTest(harness.Scratch):
             for word in words:
                 self.assertIn(word, done.stderr)
 
+    def test_virtual_replicas_that_cannot_be_name_what_can(self):
+        job, _ = self.job("replicas")  # 4 microbatches a step
+        for value, words in (("3", ("virtual_replicas is '3'", "auto or a power of two")),
+                             ("16", ("virtual_replicas 16 does not divide the 4 microbatches", "a power of two up to 4"))):
+            done = self.harmony("plan", job, "--devices", DEVICES, "--set", f"virtual_replicas={value}", check=2)
+            for word in words:
+                self.assertIn(word, done.stderr)
+
+    def test_a_run_with_another_order_of_sums_is_not_gone_on_with(self):
+        job, out = self.job("summed", virtual_replicas=4, save_steps=3)
+        self.harmony("run", job, "--devices", DEVICES)
+        more = ("--set", "max_steps=9")
+        for value in ("2", "1"):
+            done = self.harmony("run", job, "--devices", DEVICES, *more, "--set", f"virtual_replicas={value}", check=2)
+            self.assertIn(f"virtual_replicas (4 -> {value})", done.stderr)
+        # As of before replicas were added up as a tree.
+        path = out / "run.json"
+        run = json.loads(path.read_text())
+        self.assertEqual(run.pop("sum_order"), "pairwise")
+        path.write_text(json.dumps(run))
+        done = self.harmony("run", job, "--devices", DEVICES, *more, check=2)
+        self.assertIn("were added up one after the other", done.stderr)
+        self.assertIn("`harmony export`, then init: pretrained", done.stderr)
+        self.assertEqual(len(harness.losses(out)), 6)
+
     def test_plan_files_name_the_field_that_is_out_of_range(self):
         job, _ = self.job("plan")
         plan = json.loads(self.harmony("plan", job, "--devices", DEVICES, "--no-calibrate", "--json").stdout)["plan"]

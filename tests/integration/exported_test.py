@@ -333,6 +333,34 @@ class ExportedTest(Exported):
         for a, b in zip(harness.losses(outs[0]), harness.losses(whole)):
             self.assertAlmostEqual(a, b, places=5)  # sums in another order
 
+    def test_layer_groups_on_sets_of_devices_have_the_same_bits_and_bear_deaths(self):
+        self.export("gpt2")
+        changes = dict(virtual_replicas=4, global_batch_size=4 * SIZE, layer_groups=[2, 2], max_steps=16)
+        whole = self.train("whole", "sim:mem=64MiB", **changes)
+        job, out = self.job_of("sets", **changes)
+        machine = "sim*3:mem=64MiB,flops=100M"
+        plan = json.loads(self.harmony("plan", job, "--devices", machine, "--no-calibrate", "--json").stdout)["plan"]
+        groups = plan["forward_groups"] + plan["backward_groups"]
+        for group, devices in zip(groups, ([1, 0], [2, 1], [0, 0, 0, 1]), strict=True):
+            group["devices"] = devices
+            if "gradient_parts" in group:
+                group.update(gradient_parts=4, keep_weights=False, keep_stash=False, keep_activations=False)
+        (self.dir / "plan.json").write_text(json.dumps(plan))
+        run = self.start("run", job, "--devices", machine, "--no-calibrate", "--plan", self.dir / "plan.json")
+        metrics = out / "metrics.jsonl"
+
+        def steps():
+            return metrics.read_text().count("\n") if metrics.exists() else 0
+        harness.wait_for(lambda: steps() > 0 or run.poll() is not None, "a step")
+        for who in (("worker", 1), ("swapper", 0), ("worker", 2)):
+            self.kill(self.processes()[who]["pid"])
+            before = steps()
+            harness.wait_for(lambda: steps() > before or run.poll() is not None, f"a step after the death of {who}")
+            self.assertIsNone(run.poll(), "the kills came too late")
+        self.wait_exit(run, 0)
+        self.assertEqual(self.final(out), self.final(whole))
+        self.assertEqual(harness.losses(out), harness.losses(whole))
+
     def test_words_that_are_masked_are_the_same_after_a_restart(self):
         self.export("bert")
         tokens = make_models.numpy.random.default_rng(0).integers(0, 128, 40 * 24 + 1, dtype="uint16")

@@ -1,7 +1,7 @@
 harmony_test(model_test
   SOURCES common/model/exported_model_test.cc common/model/length_polynomial_test.cc
           common/model/gradient_times_test.cc common/model/model_config_test.cc
-          common/model/model_spec_test.cc
+          common/model/model_spec_test.cc common/model/sum_tree_test.cc
   DEPS harmony_model LABELS pure)
 harmony_test(job_test
   SOURCES common/job/goes_on_test.cc common/job/job_file_test.cc common/job/job_spec_test.cc common/job/key_offers_test.cc common/job/parameter_rules_test.cc

@@ -320,12 +320,18 @@ absl::Status PlanWith(DType gradient_dtype, const JobRequest& request,
   HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
   admitted->plan_text = planner::ExplainPlan(admitted->model, planned, machine);
   admitted->plan_json = planner::PlanToJson(admitted->model, planned, machine);
+  const int replicas = admitted->spec.AutoReplicas(admitted->plan.microbatch_size);
+  const bool automatic =
+      admitted->spec.virtual_replicas == 0 && options.replicas == 0 && options.given == nullptr;
   if (planned.one_replica_for_host) {
-    const int replicas = admitted->spec.AutoReplicas(admitted->plan.microbatch_size);
     admitted->notes.push_back(absl::StrCat(
         "virtual_replicas: auto is 1 in this run: there is too little host memory for the ",
         "gradients of more (virtual_replicas: ", replicas, " says how much), so that devices can ",
         "share no layer"));
+  } else if (automatic && admitted->plan.replicas < replicas) {
+    admitted->notes.push_back(absl::StrCat(
+        "virtual_replicas: auto is ", admitted->plan.replicas, " in this run, not ", replicas,
+        ": with more a layer and its gradient buffers have no room in the largest device"));
   }
   return absl::OkStatus();
 }
