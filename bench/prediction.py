@@ -34,6 +34,11 @@ MODELS = {
         "n_embd": 256, "n_layer": 6, "n_head": 4, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
         "tie_word_embeddings": True, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
         "bos_token_id": 0, "eos_token_id": 0},
+    "gpt2-mini": {  # the preset
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_positions": 256,
+        "n_embd": 192, "n_layer": 12, "n_head": 6, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",
+        "tie_word_embeddings": True, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+        "bos_token_id": 0, "eos_token_id": 0},
     "gpt2-124m": {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024,
         "n_embd": 768, "n_layer": 12, "n_head": 12, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new",

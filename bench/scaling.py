@@ -87,7 +87,6 @@ def main():
     parser.add_argument("--json", help="file for the figures")
     parser.add_argument("--only-predict", action="store_true")
     args = parser.parse_args()
-    prediction.MODELS["gpt2-mini"] = dict(prediction.MODELS["gpt2"], n_embd=192, n_layer=12, n_head=6)  # the preset
     everything = []
     for name in args.cases:
         cases = [of_devices(CASES[name], devices) for devices in args.devices]

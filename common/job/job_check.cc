@@ -45,8 +45,7 @@ absl::Status CheckReplicas(const JobSpec& job) {
                                batch, ", micro_batch_size ", micro, ")")
                 : absl::StrCat("global_batch_size ", batch),
       ": each replica needs the same number of whole microbatches; auto would do, or a power of "
-      "two "
-      "up to ",
+      "two up to ",
       microbatches & -microbatches));
 }
 

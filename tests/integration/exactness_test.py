@@ -53,12 +53,7 @@ class ExactnessTest(standing.Standing):
             plain = self.plain(job, self.dir / f"{name}-plain-out")
             job, out = self.job(name, **changes)
             plan = self.plan(job, machine)["plan"]
-            groups = plan["forward_groups"] + plan["backward_groups"]
-            for group, devices in zip(groups, ([1, 0], [3], [0, 1, 2, 3], [0, 0, 0, 1], [2, 3])):
-                group["devices"] = devices
-                if "gradient_parts" in group:
-                    group.update(gradient_parts=4, keep_weights=False, keep_stash=False, keep_activations=False)
-            (self.dir / "plan.json").write_text(json.dumps(plan))
+            self.put_on_sets(plan, ([1, 0], [3], [0, 1, 2, 3], [0, 0, 0, 1], [2, 3]), parts=4)
             self.run_standing(job, machine, "--plan", self.dir / "plan.json")
             self.assertEqual(harness.losses(out), harness.losses(plain))
             self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))

@@ -63,19 +63,10 @@ class ExamplesTest(standing.Standing):
         shutil.rmtree(self.dir / "build" / "sequential")
         run = self.start("run", job, "--devices", PACED, "--no-calibrate", "--set", "save_steps=2")
         out = self.dir / "build" / "sequential"
-
-        def steps():
-            path = out / "metrics.jsonl"
-            return path.read_text().count("\n") if path.exists() else 0
-
-        harness.wait_for(lambda: steps() >= 1, "the first step")
+        harness.wait_for(lambda: harness.steps_done(out) >= 1, "the first step")
         killed = list(self.processes())
         self.random.shuffle(killed)
-        for which in killed:
-            self.kill(self.processes()[which]["pid"])
-            before = steps()
-            harness.wait_for(lambda: steps() > before or run.poll() is not None, f"a step after {which} was killed")
-        self.assertIsNone(run.poll(), "the kills came too late")
+        self.kill_one_by_one(run, out, killed)
         self.kill_all(run)
         self.wait_run_folder_gone()
         self.harmony("run", job, "--devices", "sim:mem=512MiB", "--no-calibrate", "--set", "save_steps=2")

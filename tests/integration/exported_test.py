@@ -339,24 +339,11 @@ class ExportedTest(Exported):
         whole = self.train("whole", "sim:mem=64MiB", **changes)
         job, out = self.job_of("sets", **changes)
         machine = "sim*3:mem=64MiB,flops=100M"
-        plan = json.loads(self.harmony("plan", job, "--devices", machine, "--no-calibrate", "--json").stdout)["plan"]
-        groups = plan["forward_groups"] + plan["backward_groups"]
-        for group, devices in zip(groups, ([1, 0], [2, 1], [0, 0, 0, 1]), strict=True):
-            group["devices"] = devices
-            if "gradient_parts" in group:
-                group.update(gradient_parts=4, keep_weights=False, keep_stash=False, keep_activations=False)
-        (self.dir / "plan.json").write_text(json.dumps(plan))
-        run = self.start("run", job, "--devices", machine, "--no-calibrate", "--plan", self.dir / "plan.json")
-        metrics = out / "metrics.jsonl"
-
-        def steps():
-            return metrics.read_text().count("\n") if metrics.exists() else 0
-        harness.wait_for(lambda: steps() > 0 or run.poll() is not None, "a step")
-        for who in (("worker", 1), ("swapper", 0), ("worker", 2)):
-            self.kill(self.processes()[who]["pid"])
-            before = steps()
-            harness.wait_for(lambda: steps() > before or run.poll() is not None, f"a step after the death of {who}")
-            self.assertIsNone(run.poll(), "the kills came too late")
+        plan = self.plan(job, machine)["plan"]
+        path = self.put_on_sets(plan, ([1, 0], [2, 1], [0, 0, 0, 1]), parts=4)
+        run = self.start("run", job, "--devices", machine, "--no-calibrate", "--plan", path)
+        harness.wait_for(lambda: harness.steps_done(out) > 0 or run.poll() is not None, "a step")
+        self.kill_one_by_one(run, out, (("worker", 1), ("swapper", 0), ("worker", 2)))
         self.wait_exit(run, 0)
         self.assertEqual(self.final(out), self.final(whole))
         self.assertEqual(harness.losses(out), harness.losses(whole))

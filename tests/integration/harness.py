@@ -92,6 +92,12 @@ def read_metrics(directory):
         return [json.loads(line) for line in f]
 
 
+def steps_done(directory):
+    """Of a run that may not have begun."""
+    path = pathlib.Path(directory) / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def losses(directory):
     return [m["loss"] for m in read_metrics(directory)]
 
@@ -239,6 +245,24 @@ class Scratch(unittest.TestCase):
     @staticmethod
     def kill(pid):
         os.kill(pid, signal.SIGKILL)
+
+    def kill_one_by_one(self, process, out, whom):
+        """Processes of the run `process`, each of which is to get a step done before the next one dies."""
+        for who in whom:
+            self.kill(self.processes()[who]["pid"])
+            before = steps_done(out)
+            wait_for(lambda: steps_done(out) > before or process.poll() is not None, f"a step after {who} was killed")
+            self.assertIsNone(process.poll(), f"the run ended at the death of {who}, or that came too late; {self.replay}")
+
+    def put_on_sets(self, plan, sets, parts):
+        """The file of a plan whose groups, forwards first, are put on these sets of devices, with nothing kept there."""
+        for group, devices in zip(plan["forward_groups"] + plan["backward_groups"], sets, strict=True):
+            group["devices"] = devices
+            if "gradient_parts" in group:
+                group.update(gradient_parts=parts, keep_weights=False, keep_stash=False, keep_activations=False)
+        path = self.dir / "plan.json"
+        path.write_text(json.dumps(plan))
+        return path
 
     def kill_all(self, process):
         """The launcher `process` and everything that it started, at once."""

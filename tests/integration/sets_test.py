@@ -22,42 +22,23 @@ def several(plan):
 
 class SetsTest(harness.Scratch):
 
-    def plan_with_sets(self, job):
-        plan = json.loads(self.harmony("plan", job, "--devices", MACHINE, "--no-calibrate", "--json").stdout)["plan"]
-        for group, devices in zip(plan["forward_groups"] + plan["backward_groups"], SETS, strict=True):
-            group["devices"] = devices
-            if "gradient_parts" in group:
-                group.update(gradient_parts=4, keep_weights=False, keep_stash=False, keep_activations=False)
-        plan["pass_weights"] = True
-        path = self.dir / "plan.json"
-        path.write_text(json.dumps(plan))
-        return path
-
-    def steps(self, out):
-        path = out / "metrics.jsonl"
-        return path.read_text().count("\n") if path.exists() else 0
-
-    def wait_step(self, process, out, after):
-        harness.wait_for(lambda: self.steps(out) > after or process.poll() is not None, f"a step after {after}")
-        self.assertIsNone(process.poll(), f"the run has ended before; {self.replay}")
-
     def test_every_process_may_die_and_the_run_goes_on_with_other_devices(self):
         print(f"\n{self.replay}")
         plain, plain_out = self.job("plain", **JOB)
         self.plain(plain, plain_out)
         job, out = self.job("sets", save_steps=2, **JOB)
-        run = self.start("run", job, "--devices", MACHINE, "--no-calibrate", "--plan", self.plan_with_sets(job))
-        self.wait_step(run, out, 0)
+        plan = self.plan(job, MACHINE)["plan"]
+        plan["pass_weights"] = True
+        run = self.start("run", job, "--devices", MACHINE, "--no-calibrate", "--plan", self.put_on_sets(plan, SETS, parts=4))
+        harness.wait_for(lambda: harness.steps_done(out) > 0 or run.poll() is not None, "a step")
         self.assertEqual(several(json.loads((out / "plan.json").read_text())), 4)
         killed = sorted(self.processes())
         self.assertEqual(len(killed), 7)
         self.random.shuffle(killed)
-        for who in killed:
-            self.kill(self.processes()[who]["pid"])
-            self.wait_step(run, out, self.steps(out))
+        self.kill_one_by_one(run, out, killed)
         self.kill_all(run)
         self.wait_run_folder_gone()
-        before = self.steps(out)
+        before = harness.steps_done(out)
         self.harmony("run", job, "--devices", "sim:mem=8MiB sim*2:mem=6MiB")  # and another plan
         self.assertLess(before, JOB["max_steps"])
         self.assertEqual(harness.losses(out), harness.losses(plain_out), self.replay)
@@ -78,8 +59,7 @@ class ReplanOfSetsTest(replan_test.Replan):
         done = self.harmony("run", job, "--devices", replan_test.DEVICES, "--profile", profile)
         self.assertIn("going on with the other plan after step", done.stdout + done.stderr)
         self.assertNotEqual(json.loads((out / "plan.json").read_text())["backward_groups"], first["backward_groups"])
-        self.assertEqual(harness.losses(out), harness.losses(plain_out))
-        self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain_out / "final"))
+        self.check_result(out, (harness.losses(plain_out), harness.weights_digest(plain_out / "final")))
 
 
 if __name__ == "__main__":

@@ -50,6 +50,14 @@ Bytes TotalOf(const std::vector<Bytes>& items);
 // lies in what is the last buffer of the next one, which only the last replica of that adds to.
 // `microbatch`: any of the part. REQUIRES: of a backward kind.
 int FirstBuffer(const GroupExecution& execution, int microbatch);
+// Whether the task of the microbatch writes to those buffers first, and so awaits that the sum of
+// the part before has left them. REQUIRES: of a backward kind.
+inline bool AwaitsPartBefore(const plan::Plan& plan, const GroupExecution& execution,
+                             int microbatch) {
+  const bool last_replica =
+      (microbatch + plan.replica_microbatches()) % execution.sum.microbatches == 0;
+  return execution.sum.taken == 0 && last_replica;
+}
 // The buffer of the taker's gradients where its tree has the sums that the giver passes on to it.
 int TakenBuffer(const GroupExecution& taker, const GroupExecution& giver);
 

@@ -249,10 +249,10 @@ void StepBuilder::AddPosition(int64_t execution_id, int position) {
   const NodeId compute = Add(NodeKind::kCompute, execution_id, position, 0, {});
   for (NodeId dep : deps) graph_.AddDep(compute, dep);
   if (execution.kind != ExecutionKind::kForward) {
-    if (execution.sum.taken > 0) {
-      if (Ends(execution, position)) graph_.node(compute).gradient_copies = SumsTaken(execution);
-    } else if (BeginsLastReplica(execution, position)) {
-      graph_.node(compute).gradient_copies = execution.last_sum;  // of the part before
+    if (AwaitsPartBefore(plan_, execution, execution.microbatches[position])) {
+      graph_.node(compute).gradient_copies = execution.last_sum;
+    } else if (execution.sum.taken > 0 && Ends(execution, position)) {
+      graph_.node(compute).gradient_copies = SumsTaken(execution);
     }
   }
   graph_.execution(execution_id).positions[position].compute = compute;

@@ -101,12 +101,7 @@ class StepBuilder {
   NodeId AddHost(NodeKind kind, int index, std::initializer_list<NodeId> deps) {
     return Add(kind, -1, 0, index, deps);
   }
-  // The first microbatch of a sum's last replica, or its last one. REQUIRES: of a backward kind.
-  bool BeginsLastReplica(const GroupExecution& execution, int position) const {
-    return (execution.microbatches[position] + plan_.replica_microbatches()) %
-               execution.sum.microbatches ==
-           0;
-  }
+  // The last microbatch of a sum. REQUIRES: of a backward kind.
   bool Ends(const GroupExecution& execution, int position) const {
     return (execution.microbatches[position] + 1) % execution.sum.microbatches == 0;
   }

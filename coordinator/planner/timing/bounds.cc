@@ -197,11 +197,10 @@ class RelaxedStep {
   void Stream(size_t v, Nanos ready, Nanos in_free, Nanos all_free) {
     const dispatch::GroupExecution& execution = step_.executions[v];
     const int task_microbatches = execution.task_microbatches, count = TasksOf(execution);
-    // Tasks that add to one part of the gradients, and to its last replica.
+    // Tasks that add to one part of the gradients.
     const int part = execution.kind == dispatch::ExecutionKind::kForward
                          ? count
                          : std::min(execution.sum.microbatches, count);
-    const int last_replica = std::min(plan_.replica_microbatches(), part);
     Device& device = devices_[execution.device];
     Done& done = done_[v];
     const auto duration = [&](bool first, bool last) { return Duration(execution, first, last); };
@@ -243,7 +242,8 @@ class RelaxedStep {
       const bool first = device.compute.busy == Nanos();
       // The last replica begins no earlier than its buffers, the gradients of the part before, are
       // out, and so does not end before.
-      const bool awaits = execution.sum.taken == 0 && (task + last_replica) % part == 0;
+      const bool awaits = execution.kind != dispatch::ExecutionKind::kForward &&
+                          dispatch::AwaitsPartBefore(plan_, execution, m);
       Nanos copied = awaits ? done.gradients : kEarlier;
       // Nor before the sums that it takes are there.
       if (task + 1 == count) copied = std::max(copied, SumsTaken(v));

@@ -98,14 +98,15 @@ class Clock {
     lane.running = true;
     const command::Command& command = lane.queue.front();
     const Nanos end = clock_.Start(index, now_, command.header.expected).end;
+    const int64_t step = command.header.step - options_.first_step;
     const auto* host = std::get_if<command::HostTask>(&command.body);
     if (host != nullptr && host->kind == command::HostTaskKind::kUpdate) {
-      Nanos& step_end = step_ends_[static_cast<size_t>(command.header.step - options_.first_step)];
+      Nanos& step_end = step_ends_[static_cast<size_t>(step)];
       step_end = std::max(step_end, end);
     }
     const bool once = host != nullptr && (host->kind == command::HostTaskKind::kInitialize ||
                                           host->kind == command::HostTaskKind::kCheckpoint);
-    if (!once && command.header.step - options_.first_step + 2 == options_.steps) Count(command);
+    if (!once && step + 2 == options_.steps) Count(command);
     if (options_.keep_timeline)
       estimate_.events.push_back({index, now_, end - command.header.expected, end, command});
     const auto* task = std::get_if<command::ComputeTask>(&command.body);
