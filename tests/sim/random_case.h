@@ -203,7 +203,7 @@ inline void DrawDevices(CounterRandom& random, const model::ModelSpec& model, pl
 
 inline plan::Plan RandomPlan(CounterRandom& random, const model::ModelSpec& model) {
   plan::Plan plan;
-  const int devices = 1 + static_cast<int>(random.Below(4));
+  const int devices = 1 + static_cast<int>(random.Below(random.Below(4) == 0 ? 8 : 4));
   plan.devices.resize(devices);
   plan.num_microbatches = 1 + static_cast<int>(random.Below(6));
   DrawReplicas(random, plan);

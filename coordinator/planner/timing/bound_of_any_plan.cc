@@ -127,8 +127,8 @@ Nanos Bounds::ShardsFusedFrom(const plan::Plan& shape, int first) {
 }
 
 // Weights come in once at least, gradients go out once a reference; of each shard, of each part.
-// (Weights that another device may pass on take no time that is certain, nor do gradients that it
-// may add to its own.)
+// (Weights that another device may pass on take no time that is certain, nor do gradients that the
+// last of those that add up among themselves may add to its own.)
 Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape, DeviceSets sets) {
   const int devices = costs_.num_devices();
   const int blocks = static_cast<int>(model_.blocks.size());
@@ -136,14 +136,16 @@ Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape, DeviceSets sets) {
   Nanos most;
   if (sets == DeviceSets::kAll) {
     const plan::LayerGroup group{{}, AllDevices(shape)};
+    const int adds_up = group.devices.size() / plan::FewestParts(shape, group);
     for (int d = 0; d < group.devices.size(); ++d) {
       Nanos in, out;
       for (int block = 0; block < blocks && plan::WeightPeer(shape, group, d) < 0; ++block) {
         in += costs_.Load(block, d);
       }
-      const bool own_link = shape.devices[static_cast<size_t>(group.devices[d])].root == 0;
-      for (int reference = 0; reference < references && own_link; ++reference)
+      const bool last = (d + 1) % adds_up == 0;
+      for (int reference = 0; reference < references && last; ++reference) {
         out += costs_.GradientOut(reference, d);
+      }
       most = std::max({most, in, out});
     }
     return most;

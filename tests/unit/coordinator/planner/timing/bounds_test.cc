@@ -46,11 +46,18 @@ void AddWorkspace(const model::ModelSpec& model, plan::Plan* plan) {
   }
 }
 
+// What the planner makes. (Random plans add up among devices of several links, too.)
+bool HasFewestParts(const plan::Plan& plan) {
+  return absl::c_all_of(plan.backward_groups, [&](const plan::LayerGroup& group) {
+    return group.gradient_parts >= plan::FewestParts(plan, group);
+  });
+}
+
 std::string Seed(uint64_t seed) { return testing_support::Replay("bounds_test", seed); }
 
 TEST(BoundsTest, NoSimulatedStepIsShorter) {
   double tightness = 0, any_tightness = 0;
-  int data = 0, mixed = 0;
+  int data = 0, mixed = 0, held = 0;
   const uint64_t cases = Instances(1500);
   for (uint64_t seed = first; seed < first + cases; ++seed) {
     const sim::RandomCase c = sim::MakeRandomCase(seed);
@@ -68,7 +75,10 @@ TEST(BoundsTest, NoSimulatedStepIsShorter) {
     AddWorkspace(c.model, &shape);
     const DeviceSets sets = SetsOf(c.plan);
     const Nanos any = bounds.OfAnyPlan(shape, sets, AllForwardTaskSizes(c.plan));
-    ASSERT_LE(any, estimate->step) << Seed(seed) << "\n" << DebugString(c.plan);
+    if (HasFewestParts(c.plan)) {
+      ASSERT_LE(any, estimate->step) << Seed(seed) << "\n" << DebugString(c.plan);
+      ++held;
+    }
     data += sets == DeviceSets::kAll ? 1 : 0;
     mixed += sets == DeviceSets::kAny ? 1 : 0;
     tightness += bound.step.seconds() / estimate->step.seconds();
@@ -79,6 +89,7 @@ TEST(BoundsTest, NoSimulatedStepIsShorter) {
               any_tightness / count);
   EXPECT_GT(tightness / count, 0.9);  // or the search would simulate too much
   // Of all kinds.
+  EXPECT_GT(static_cast<double>(held), count / 2);
   EXPECT_GT(static_cast<double>(data), count / 20);
   EXPECT_GT(static_cast<double>(mixed), count / 10);
 }
