@@ -11,6 +11,7 @@
 #include "coordinator/planner/fit/plan_builder.h"
 #include "coordinator/planner/search/grouping.h"
 #include "coordinator/planner/search/moves.h"
+#include "coordinator/planner/search/placement.h"
 #include "coordinator/planner/timing/evaluation.h"
 
 namespace harmony::paper {

@@ -16,6 +16,7 @@
 #include "coordinator/planner/report/basis.h"
 #include "coordinator/planner/search/grouping.h"
 #include "coordinator/planner/search/microbatch.h"
+#include "coordinator/planner/search/placement.h"
 #include "coordinator/planner/search/seeds.h"
 #include "coordinator/planner/timing/task_costs.h"
 

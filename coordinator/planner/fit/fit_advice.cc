@@ -7,6 +7,7 @@
 #include "common/job/job_check.h"
 #include "coordinator/planner/fit/device_need.h"
 #include "coordinator/planner/host_memory_error.h"
+#include "coordinator/planner/search/placement.h"
 
 namespace harmony::planner {
 namespace {

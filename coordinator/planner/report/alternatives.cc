@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "coordinator/planner/search/grouping.h"
+#include "coordinator/planner/search/placement.h"
 
 namespace harmony::planner {
 namespace {

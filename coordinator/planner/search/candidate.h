@@ -37,9 +37,9 @@ struct Candidate {
 using RankedCandidates = std::map<Candidate::Rank, Candidate>;
 
 // False when a candidate was not worth keeping: this one, or the last one, in whose place it is.
-template <typename Kept>
-bool KeepBest(const Candidate::Rank& rank, const Kept& candidate, size_t most,
-              std::map<Candidate::Rank, Kept>* best) {
+template <typename Ranked>
+bool KeepBest(const Candidate::Rank& rank, const Ranked& candidate, size_t most,
+              std::map<Candidate::Rank, Ranked>* best) {
   if (best->size() >= most && rank >= best->rbegin()->first) return false;
   best->emplace(rank, candidate);
   if (best->size() <= most) return true;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/limits.h"
+#include "coordinator/planner/search/placement.h"
 #include "coordinator/planner/search/seeds.h"
 
 namespace harmony::planner {

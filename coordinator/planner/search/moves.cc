@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "coordinator/planner/search/grouping.h"
+#include "coordinator/planner/search/placement.h"
 
 namespace harmony::planner {
 namespace {
@@ -132,20 +133,8 @@ bool SplitBoth(CounterRandom& random, plan::Plan& plan) {
   const int layers = plan.backward_groups.back().layers.last + 1;
   if (layers < 2) return false;
   const int at = 1 + Pick(random, layers - 1);
-  const auto split = [at](Groups& of) {
-    for (size_t i = 0; i < of.size(); ++i) {
-      if (!of[i].layers.contains(at)) continue;
-      if (of[i].layers.first == at) return false;
-      plan::LayerGroup above = of[i];
-      above.layers.first = at;
-      of[i].layers.last = at - 1;
-      of.insert(of.begin() + static_cast<ptrdiff_t>(i) + 1, above);
-      return true;
-    }
-    return false;
-  };
-  const bool backward = split(plan.backward_groups);
-  return split(plan.forward_groups) || backward;
+  const bool backward = Cut(at, &plan.backward_groups);
+  return Cut(at, &plan.forward_groups) || backward;
 }
 
 // The number of the set among the first `count` choices; 0 where it is none of them.
@@ -155,12 +144,19 @@ size_t NumberOf(const MoveRules& rules, const plan::DeviceSet& devices, size_t c
   return at == end ? 0 : static_cast<size_t>(at - rules.device_choices.begin());
 }
 
-bool Relocate(const MoveRules& rules, CounterRandom& random, Groups& groups) {
+// A group; `both`: forward and backward groups of the same layers.
+bool Relocate(const MoveRules& rules, CounterRandom& random, bool both, Groups& groups,
+              plan::Plan* plan) {
   const size_t choices = rules.device_choices.size();
   if (groups.empty() || choices < 2) return false;
-  plan::LayerGroup& group = groups[Pick(random, groups.size())];
+  const plan::LayerGroup group = groups[Pick(random, groups.size())];
   const size_t next = NumberOf(rules, group.devices, choices) + 1 + Pick(random, choices - 1);
-  group.devices = rules.device_choices[next % choices];
+  for (Groups* of : {&plan->forward_groups, &plan->backward_groups}) {
+    if (!both && of != &groups) continue;
+    for (plan::LayerGroup& other : *of) {
+      if (other.layers == group.layers) other.devices = rules.device_choices[next % choices];
+    }
+  }
   return true;
 }
 
@@ -259,6 +255,16 @@ bool ToggleKeep(const MoveRules& rules, CounterRandom& random, plan::Plan& plan)
   return true;
 }
 
+bool MatchAnywhere(const MoveRules& rules, CounterRandom& random, plan::Plan* plan) {
+  if (plan->backward_groups.size() < 2) return false;
+  const auto g = static_cast<size_t>(Pick(random, plan->backward_groups.size() - 1));
+  const plan::DeviceSet devices =
+      random.Below(2) == 0 ? plan->backward_groups[g].devices : AnyChoice(rules, random);
+  const std::vector<Kept> choices = KeptChoices(rules);
+  Match(g, devices, choices[static_cast<size_t>(Pick(random, choices.size()))], plan);
+  return true;
+}
+
 bool MoveSettings(const MoveRules& rules, CounterRandom& random, plan::Plan* plan) {
   if (rules.update && random.Below(2) == 0) {
     plan->update = plan->update == job::UpdateMode::kEager ? job::UpdateMode::kDeferred
@@ -310,7 +316,7 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, plan::Plan* plan)
       break;
     case 9:
     case 10:
-      moved = Relocate(rules, random, groups);
+      moved = Relocate(rules, random, random.Below(2) == 0, groups, plan);
       break;
     case 11:
       moved = SwapDevices(random, groups);
@@ -327,8 +333,10 @@ bool RandomMove(const MoveRules& rules, CounterRandom& random, plan::Plan* plan)
       moved = true;
       break;
     case 15:
-    case 16:
       moved = ToggleKeep(rules, random, *plan);
+      break;
+    case 16:
+      moved = MatchAnywhere(rules, random, plan);
       break;
     case 17:
       moved = MoveSettings(rules, random, plan);
@@ -373,77 +381,40 @@ void MirrorForward(plan::Plan* plan) {
   }
 }
 
-void RenameDevices(plan::Plan* plan) {
-  std::vector<int> names(plan->devices.size(), -1);
-  int next = 0;
-  for (Groups* groups : {&plan->backward_groups, &plan->forward_groups}) {
-    for (plan::LayerGroup& group : *groups) {
-      plan::DeviceSet::Entries renamed;
-      for (int device : group.devices) {
-        int& name = names[device];
-        if (name < 0) name = next++;
-        renamed.push_back(static_cast<int16_t>(name));
-      }
-      group.devices = plan::DeviceSet::Of(renamed);
-    }
+std::vector<Kept> KeptChoices(const MoveRules& rules) {
+  if (!MayKeepActivations(rules)) return {{.weights = true}};
+  return {{.weights = true}, {.activations = true}, {.weights = true, .activations = true}};
+}
+
+bool Cut(int at, Groups* groups) {
+  for (size_t i = 0; i < groups->size(); ++i) {
+    plan::LayerGroup& group = (*groups)[i];
+    if (!group.layers.contains(at) || group.layers.first == at) continue;
+    plan::LayerGroup above = group;
+    above.layers.first = at;
+    group.layers.last = at - 1;
+    groups->insert(groups->begin() + static_cast<ptrdiff_t>(i) + 1, above);
+    return true;
   }
+  return false;
 }
 
-void SetDeviceChoices(std::vector<plan::DeviceSet> choices, MoveRules* rules) {
-  const auto larger = std::find_if(choices.begin(), choices.end(),
-                                   [](const plan::DeviceSet& set) { return set.size() > 1; });
-  rules->turns = std::max<size_t>(static_cast<size_t>(larger - choices.begin()), 1);
-  rules->device_choices = std::move(choices);
-}
-
-void LimitDevices(size_t count, MoveRules* rules) {
-  std::vector<plan::DeviceSet>& choices = rules->device_choices;
-  choices.erase(std::remove_if(choices.begin(), choices.end(),
-                               [count](const plan::DeviceSet& set) {
-                                 return std::any_of(set.begin(), set.end(), [count](int device) {
-                                   return device >= static_cast<int>(count);
-                                 });
-                               }),
-                choices.end());
-  rules->turns = std::min(rules->turns, count);
-}
-
-void RotateBy(const MoveRules& rules, size_t by, plan::LayerGroup* group) {
-  const auto end = rules.device_choices.begin() + static_cast<ptrdiff_t>(rules.turns);
-  const auto at = std::find(rules.device_choices.begin(), end, group->devices);
-  if (at == end) return;  // it has several
-  group->devices = Turn(rules, static_cast<size_t>(at - rules.device_choices.begin()) + by);
-}
-
-void WrapAround(const MoveRules& rules, size_t first, std::vector<plan::LayerGroup>* groups) {
-  for (plan::LayerGroup& group : *groups) group.devices = Turn(rules, first++);
-}
-
-std::vector<plan::LayerGroup*> InOrder(plan::Plan* plan) {
-  std::vector<plan::LayerGroup*> groups;
-  for (plan::LayerGroup& group : plan->forward_groups) groups.push_back(&group);
-  for (auto group = plan->backward_groups.rbegin(); group != plan->backward_groups.rend();
-       ++group) {
-    groups.push_back(&*group);
-  }
-  return groups;
-}
-
-bool Spread(const MoveRules& rules, size_t begin, size_t end, size_t chosen, plan::Plan* plan) {
-  const std::vector<plan::LayerGroup*> groups = InOrder(plan);
-  const size_t larger = rules.device_choices.size() - rules.turns;
-  bool changed = false;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (i >= begin && groups.size() - i > end) continue;
-    const plan::DeviceSet& set = chosen < larger ? rules.device_choices[rules.turns + chosen]
-                                                 : Turn(rules, chosen - larger + i);
-    changed |= std::exchange(groups[i]->devices, set) != set;
-  }
-  return changed;
-}
-
-void TakeTurns(const MoveRules& rules, size_t first, plan::Plan* plan) {
-  for (plan::LayerGroup* group : InOrder(plan)) group->devices = Turn(rules, first++);
+void Match(size_t g, const plan::DeviceSet& devices, Kept kept, plan::Plan* plan) {
+  plan::LayerGroup& group = plan->backward_groups[g];
+  Cut(group.layers.first, &plan->forward_groups);
+  Cut(group.layers.last + 1, &plan->forward_groups);
+  const auto within = [&](const plan::LayerGroup& forward) {
+    return group.layers.contains(forward.layers.first);
+  };
+  Groups& forward = plan->forward_groups;
+  const auto first = std::find_if(forward.begin(), forward.end(), within);
+  const auto end = std::find_if_not(first, forward.end(), within);
+  first->layers = group.layers;
+  first->devices = devices;
+  forward.erase(first + 1, end);
+  group.devices = devices;
+  group.keep_weights = kept.weights;
+  group.keep_stash = group.keep_activations = kept.activations;
 }
 
 std::string KeyOf(const plan::Plan& plan) {

@@ -44,15 +44,6 @@ inline bool MayKeepActivations(const MoveRules& rules) {
 // neither, then).
 void PlaceStashes(const MoveRules& rules, plan::Plan* plan);
 
-// Of a builder: single devices are taken in turn.
-void SetDeviceChoices(std::vector<plan::DeviceSet> choices, MoveRules* rules);
-// Leaves the choices without devices from number `count` on.
-void LimitDevices(size_t count, MoveRules* rules);
-// The set that is number `turn` in turn, from 0 and round again.
-inline const plan::DeviceSet& Turn(const MoveRules& rules, size_t turn) {
-  return rules.device_choices[turn % rules.turns];
-}
-
 // Makes the forward groups end where the fused group begins; nothing is kept that no forward group
 // loads or computes.
 void FitForward(plan::Plan* plan);
@@ -60,25 +51,19 @@ void FitForward(plan::Plan* plan);
 // The forward groups are the backward groups, without the fused one.
 void MirrorForward(plan::Plan* plan);
 
-// Devices are numbered in the order in which the groups use them, backward groups first. For
-// devices that are alike: what differs in their names only becomes the same.
-void RenameDevices(plan::Plan* plan);
+// What a group keeps from its forward to its backward; its stash with its activations.
+struct Kept {
+  bool weights = false, activations = false;
+};
+// Those of which a move chooses.
+std::vector<Kept> KeptChoices(const MoveRules& rules);
+// Backward group g, which is not the last, and a forward group of the same layers run on these
+// devices, so that such things can be kept from one to the other.
+void Match(size_t g, const plan::DeviceSet& devices, Kept kept, plan::Plan* plan);
 
-// The set that comes so many turns later; one that is not taken in turn stays.
-void RotateBy(const MoveRules& rules, size_t by, plan::LayerGroup* group);
-
-// Group g has turn first + g.
-void WrapAround(const MoveRules& rules, size_t first, std::vector<plan::LayerGroup>* groups);
-
-// The groups in the order of a step: forward groups, then backward groups from the last.
-std::vector<plan::LayerGroup*> InOrder(plan::Plan* plan);
-// Number j of them has turn first + j.
-void TakeTurns(const MoveRules& rules, size_t first, plan::Plan* plan);
-
-// The first `begin` groups of a step and the last `end` run on one set of several devices, number
-// `chosen` of those; or (from their number on) take turns, from that turn on. So no device waits
-// while a pipeline fills and drains. False when that changes nothing.
-bool Spread(const MoveRules& rules, size_t begin, size_t end, size_t chosen, plan::Plan* plan);
+// A new boundary below that layer within a group; false where there is one, or no group. Both run
+// where the group did.
+bool Cut(int at, std::vector<plan::LayerGroup>* groups);
 
 // Tells plans apart that Complete would make different.
 std::string KeyOf(const plan::Plan& plan);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/planner/search/placement.h"
+
 namespace harmony::planner {
 namespace {
 
@@ -36,15 +38,8 @@ void RemoveBoundary(Groups& groups, int at, bool upper_device) {
 
 // The layers on one side of the new boundary run on `devices`, the others where they were.
 void AddBoundary(Groups& groups, int at, bool upper, const plan::DeviceSet& devices) {
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (!groups[i].layers.contains(at) || groups[i].layers.first == at) continue;
-    plan::LayerGroup above = groups[i];
-    above.layers.first = at;
-    groups[i].layers.last = at - 1;
-    (upper ? above : groups[i]).devices = devices;
-    groups.insert(groups.begin() + static_cast<ptrdiff_t>(i) + 1, above);
-    return;
-  }
+  if (!Cut(at, &groups)) return;
+  groups[BeginningAt(groups, at) - (upper ? 0 : 1)].devices = devices;
 }
 
 class Neighbours {
@@ -204,33 +199,23 @@ class Neighbours {
       if (MayKeepActivations(rules_) && plan::CanKeepActivations(plan_, group)) {
         give(&plan::LayerGroup::keep_activations);
       }
-      if (rules_.groups && g + 1 < plan_.backward_groups.size()) Match(g);
+      if (rules_.groups && g + 1 < plan_.backward_groups.size()) MatchOf(g);
     }
   }
 
-  // A forward group becomes what the backward group is, so that things can be kept for it.
-  void Match(size_t g) {
-    plan::Plan plan = plan_;
-    plan::LayerGroup& group = plan.backward_groups[g];
-    if (plan::CanKeepWeights(plan, group)) return;
-    Groups& forward = plan.forward_groups;
-    for (int at : {group.layers.first, group.layers.last + 1}) {
-      for (size_t i = 0; i < forward.size(); ++i) {
-        if (!forward[i].layers.contains(at)) continue;
-        AddBoundary(forward, at, true, forward[i].devices);
-        break;
+  void MatchOf(size_t g) {
+    const plan::DeviceSet& now = plan_.backward_groups[g].devices;
+    for (const Kept& kept : KeptChoices(rules_)) {
+      const auto give = [&](const plan::DeviceSet& devices) {
+        plan::Plan plan = plan_;
+        Match(g, devices, kept, &plan);
+        Give(std::move(plan));
+      };
+      give(now);
+      for (const plan::DeviceSet& devices : rules_.device_choices) {
+        if (devices != now) give(devices);
       }
     }
-    for (plan::LayerGroup& other : forward) {
-      if (other.layers == group.layers) other.devices = group.devices;
-    }
-    group.keep_weights = true;
-    Give(plan);
-    if (!MayKeepActivations(rules_)) return;
-    group.keep_stash = group.keep_activations = true;
-    Give(plan);
-    group.keep_weights = false;
-    Give(std::move(plan));
   }
 
   void Settings() {

@@ -3,6 +3,8 @@
 #include <numeric>
 #include <utility>
 
+#include "coordinator/planner/search/placement.h"
+
 namespace harmony::planner {
 namespace {
 

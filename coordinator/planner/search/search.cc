@@ -15,6 +15,7 @@
 #include "coordinator/planner/search/effort.h"
 #include "coordinator/planner/search/enumeration.h"
 #include "coordinator/planner/search/neighbours.h"
+#include "coordinator/planner/search/placement.h"
 #include "coordinator/planner/search/residency.h"
 #include "coordinator/planner/search/scorer.h"
 #include "coordinator/planner/search/seeds.h"
@@ -63,8 +64,7 @@ class Search {
         AnnealByBounds();
       }
     }
-    // Of all plans, the work that is left goes to what may win by its bound: no change leads
-    // elsewhere.
+    // Of all plans the rest of the work goes to what may win by its bound: there are no others.
     const bool proved = DryRunBest(EndAt(all ? 1 : phases_.best)) && all;
     report.exhaustive = proved && SampleOfMicrobatches(shape_) == shape_.num_microbatches;
     if (!proved && result_.found) {
@@ -308,8 +308,8 @@ class Search {
       }
       if (!moved) continue;
       scorer_.Normalize(&changed);
-      const double worse = -std::log(1 - random_.NextDouble()) * chain.temperature * left * left;
-      const double most = now * (1 + worse);
+      const double heat = chain.temperature * left * left * (1 + kHeatOfKnown * known_ones);
+      const double most = now * (1 - std::log(1 - random_.NextDouble()) * heat);
       const std::string key = KeyOf(changed);
       const PlanScorer::Known* known = scorer_.Find(key);
       const bool fresh = known == nullptr;

@@ -6,6 +6,7 @@
 
 #include "common/model/model_sizes.h"
 #include "coordinator/planner/search/grouping.h"
+#include "coordinator/planner/search/placement.h"
 
 namespace harmony::planner {
 namespace {

@@ -1,6 +1,8 @@
 // What the search finds, against looking at every plan there is.
 //
 //   build/tests/search_test --instances=N     more random instances than CI has time for
+//   build/tests/search_test --largest=1 --gtest_filter=*OnSetsOfDevices
+//       6 layers on any sets of 3 devices, each group on its own: up to ten minutes an instance
 
 #include <cmath>
 #include <functional>
@@ -11,6 +13,7 @@
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/search/moves.h"
 #include "coordinator/planner/search/neighbours.h"
+#include "coordinator/planner/search/placement.h"
 #include "coordinator/planner/timing/bounds.h"
 #include "gtest/gtest.h"
 #include "tests/support/arguments.h"
@@ -25,6 +28,7 @@ uint64_t instances = 3;
 uint64_t instances = 9;
 #endif
 uint64_t first = 1;
+uint64_t largest = 0;
 
 struct Instance {
   Division division;
@@ -81,8 +85,10 @@ Instance RandomInstance(uint64_t seed, DeviceSets sets) {
   // On any sets of devices there are more plans of as many layers.
   static constexpr int kSizesOfSets[][3] = {{3, 2, 1}, {4, 2, 1}, {3, 3, 1},
                                             {6, 3, 0}, {4, 3, 0}, {6, 2, 0}};
-  const auto& size = sets == DeviceSets::kAny ? kSizesOfSets[seed % std::size(kSizesOfSets)]
-                                              : kSizes[seed % std::size(kSizes)];
+  static constexpr int kLargest[3] = {6, 3, 1};
+  const auto& size = sets != DeviceSets::kAny ? kSizes[seed % std::size(kSizes)]
+                     : largest != 0           ? kLargest
+                                              : kSizesOfSets[seed % std::size(kSizesOfSets)];
   Instance instance;
   instance.model = dispatch::SmallModel(size[0] - 2, random.Below(2) == 0);
   instance.free_placement = size[2] == 1;
@@ -133,33 +139,13 @@ void ForEachPartition(int end,
   }
 }
 
-// Every placement of the partition's groups.
-void ForEachPlacement(const Instance& instance, const std::vector<plan::DeviceSet>& choices,
-                      const std::vector<model::LayerRange>& partition,
-                      const std::function<void(const std::vector<plan::LayerGroup>&)>& take) {
-  const auto devices = static_cast<int64_t>(choices.size());
-  int64_t count = devices;
-  for (size_t i = 1; instance.free_placement && i < partition.size(); ++i) count *= devices;
-  if (partition.empty()) count = 1;
-  for (int64_t code = 0; code < count; ++code) {
-    std::vector<plan::LayerGroup> groups;
-    int64_t digits = code;
-    for (size_t g = 0; g < partition.size(); ++g) {
-      const int64_t device =
-          instance.free_placement ? digits % devices : (code + static_cast<int64_t>(g)) % devices;
-      digits /= devices;
-      groups.push_back({partition[g], choices[static_cast<size_t>(device)]});
-    }
-    take(groups);
-  }
-}
-
 class BruteForce {
  public:
   BruteForce(const Instance& instance, const PlanBuilder& builder)
       : instance_(instance),
         builder_(builder),
         shape_(builder.Blank()),
+        choices_(builder.DeviceChoices()),
         alike_(Alike(instance.machine.devices)),
         tasks_(instance.model, shape_,
                std::make_unique<dispatch::AnalyticCosts>(instance.model, shape_,
@@ -169,18 +155,15 @@ class BruteForce {
   // Simulates what the bounds do not rule out; the best score below `best`.
   Nanos Run(Nanos best) {
     best_ = best;
-    const std::vector<plan::DeviceSet> choices = builder_.DeviceChoices();
-    ForEachPartition(instance_.model.num_layers(), [&](const auto& backward) {
-      ForEachPartition(backward.back().first, [&](const auto& forward) {
-        ForEachPlacement(instance_, choices, backward, [&](const auto& backward_groups) {
-          ForEachPlacement(instance_, choices, forward, [&](const auto& forward_groups) {
-            plan::Plan plan = shape_;
-            plan.backward_groups = backward_groups;
-            plan.forward_groups = forward_groups;
-            if (alike_ && Renamed(plan, choices)) return;
-            Settings(plan);
-          });
-        });
+    const Loads idle(instance_.machine.devices.size());
+    ForEachPartition(instance_.model.num_layers(), [&](const Partition& backward) {
+      ForEachPartition(backward.back().first, [&](const Partition& forward) {
+        plan::Plan plan = shape_;
+        ForEachPlacement(backward, BackwardFactor(), idle, &plan.backward_groups,
+                         [&](const Loads& loads) {
+                           ForEachPlacement(forward, 1, loads, &plan.forward_groups,
+                                            [&](const Loads& whole) { Whole(plan, whole); });
+                         });
       });
     });
     return best_;
@@ -190,6 +173,51 @@ class BruteForce {
   const plan::Plan& plan() const { return plan_; }
 
  private:
+  using Partition = std::vector<model::LayerRange>;
+  using Loads = std::vector<double>;  // seconds of work, by device
+
+  // Every placement of the partition's groups with which no device has as much work as the best
+  // plan takes.
+  void ForEachPlacement(const Partition& partition, double factor, const Loads& loads,
+                        std::vector<plan::LayerGroup>* groups,
+                        const std::function<void(const Loads&)>& take) {
+    const size_t g = groups->size();
+    if (g == partition.size()) return take(loads);
+    for (size_t c = 0; c < choices_.size(); ++c) {
+      const bool wrapped = g == 0 || choices_[c] == AfterThat(groups->back().devices);
+      if (!instance_.free_placement && !wrapped) continue;
+      const plan::DeviceSet& devices = choices_[c];
+      Loads with = loads;
+      for (int d : devices) with[d] += factor * WorkOf(partition[g], d) / devices.size();
+      if (*absl::c_max_element(with) >= best_.seconds()) continue;
+      groups->push_back({partition[g], devices});
+      ForEachPlacement(partition, factor, with, groups, take);
+      groups->pop_back();
+    }
+  }
+  const plan::DeviceSet& AfterThat(const plan::DeviceSet& devices) const {
+    const auto at = absl::c_find(choices_, devices) - choices_.begin();
+    return choices_[static_cast<size_t>(at + 1) % choices_.size()];
+  }
+  // Forward of a whole step; what AnalyticCosts counts, without what each task takes.
+  double WorkOf(const model::LayerRange& layers, int device) const {
+    double flops = 0;
+    for (int layer = layers.first; layer <= layers.last; ++layer) {
+      flops += model::ForwardFlops(instance_.model, layer, shape_.microbatch_size);
+    }
+    return flops * shape_.num_microbatches / instance_.machine.devices[device].flops.value;
+  }
+  // Who keeps activations recomputes nothing.
+  double BackwardFactor() const {
+    return instance_.job.stash == job::StashPlacement::kHost ? 3 : 2;
+  }
+
+  void Whole(const plan::Plan& plan, const Loads& loads) {
+    if (alike_ && Renamed(plan, choices_)) return;
+    least_ = *absl::c_max_element(loads);
+    Settings(plan);
+  }
+
   static bool Alike(const std::vector<plan::DeviceSpec>& devices) {
     return absl::c_all_of(devices, [&](plan::DeviceSpec device) {
       device.ordinal = 0;
@@ -256,7 +284,7 @@ class BruteForce {
       for (size_t i = 0; i < keepers.size(); ++i) {
         plan.backward_groups[keepers[i]].keep_activations = (keep >> i & 1) != 0;
       }
-      const int each = plan.num_microbatches / builder_.DeviceChoices().back().size();
+      const int each = plan.num_microbatches / choices_.back().size();
       for (int task_microbatches = 1; task_microbatches <= each; ++task_microbatches) {
         if (each % task_microbatches != 0) continue;
         if (task_microbatches > 1 && (keep != 0 || instance_.job.micro_batch_size > 0)) continue;
@@ -277,6 +305,7 @@ class BruteForce {
     ++simulated_;
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(instance_.model, plan, tasks_.model());
     if (!estimate.ok()) return;
+    EXPECT_LE(least_, estimate->step.seconds()) << DebugString(plan);
     const Nanos score = builder_.Score(plan, estimate->step);
     if (score >= best_) return;
     best_ = score;
@@ -286,10 +315,12 @@ class BruteForce {
   const Instance& instance_;
   const PlanBuilder& builder_;
   const plan::Plan shape_;
+  const std::vector<plan::DeviceSet> choices_;
   const bool alike_;
   TaskCosts tasks_;
   Bounds bounds_;
   Nanos best_;
+  double least_ = 0;  // seconds of work of the busiest device of the plan that is looked at
   plan::Plan plan_;
   int64_t looked_at_ = 0, simulated_ = 0;
 };
@@ -383,5 +414,6 @@ int main(int argc, char** argv) {
   return harmony::testing_support::RunAllTests(
       argc, argv,
       {{.name = "instances", .number = &harmony::planner::instances},
-       {.name = "first", .number = &harmony::planner::first}});
+       {.name = "first", .number = &harmony::planner::first},
+       {.name = "largest", .number = &harmony::planner::largest}});
 }
