@@ -34,6 +34,7 @@ class ExactnessTest(standing.Standing):
         plain = self.plain(job, self.dir / "modes-plain-out")
         shared = "h2d=1GB/s,d2h=1GB/s,root=a"
         for mode, devices in (("harmony-dp", "sim*8:mem=8MiB"), ("harmony-pp", "sim*8:mem=8MiB"),
+                              *[("auto", f"sim*{devices}:mem=8MiB") for devices in (5, 6, 7)],
                               ("harmony-dp", f"sim:mem=8MiB sim:mem=5MiB sim*2:mem=6MiB,{shared}"),
                               ("harmony-pp", f"sim:mem=8MiB sim*2:mem=5MiB,{shared}")):
             if harness.DEVICE_KIND != "sim" and harness.of_kind(devices) == devices:
@@ -46,14 +47,16 @@ class ExactnessTest(standing.Standing):
                 self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
 
     def test_each_group_on_its_own_set_of_devices(self):
-        machine = "sim*4:mem=8MiB"
-        for name, more in (("sets", {}), ("sets-clip", {"max_grad_norm": 0.5})):
+        of_four = [1, 0], [3], [0, 1, 2, 3], [0, 0, 0, 1], [2, 3]
+        of_eight = [5, 4], [7], [7, 6, 5, 4, 3, 2, 1, 0], [1, 1, 6, 7], [0, 2, 3, 5]
+        for name, devices, sets, more in (("sets", 4, of_four, {}), ("sets-clip", 4, of_four, {"max_grad_norm": 0.5}),
+                                          ("sets-of-eight", 8, of_eight, {})):
+            machine = f"sim*{devices}:mem=8MiB"
             changes = dict(global_batch_size=16, micro_batch_size=1, layer_groups=[2, 2, 2], **more)
             job, _ = self.job(f"{name}-plain", **changes)
             plain = self.plain(job, self.dir / f"{name}-plain-out")
             job, out = self.job(name, **changes)
-            plan = self.plan(job, machine)["plan"]
-            self.put_on_sets(plan, ([1, 0], [3], [0, 1, 2, 3], [0, 0, 0, 1], [2, 3]), parts=4)
+            self.put_on_sets(self.plan(job, machine)["plan"], sets, parts=4)
             self.run_standing(job, machine, "--plan", self.dir / "plan.json")
             self.assertEqual(harness.losses(out), harness.losses(plain))
             self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
