@@ -34,7 +34,6 @@ class ExactnessTest(standing.Standing):
         plain = self.plain(job, self.dir / "modes-plain-out")
         shared = "h2d=1GB/s,d2h=1GB/s,root=a"
         for mode, devices in (("harmony-dp", "sim*8:mem=8MiB"), ("harmony-pp", "sim*8:mem=8MiB"),
-                              *[("auto", f"sim*{devices}:mem=8MiB") for devices in (5, 6, 7)],
                               ("harmony-dp", f"sim:mem=8MiB sim:mem=5MiB sim*2:mem=6MiB,{shared}"),
                               ("harmony-pp", f"sim:mem=8MiB sim*2:mem=5MiB,{shared}")):
             if harness.DEVICE_KIND != "sim" and harness.of_kind(devices) == devices:
@@ -48,9 +47,13 @@ class ExactnessTest(standing.Standing):
 
     def test_each_group_on_its_own_set_of_devices(self):
         of_four = [1, 0], [3], [0, 1, 2, 3], [0, 0, 0, 1], [2, 3]
+        of_five = [4, 0], [3], [1, 2, 3, 4], [4, 4, 4, 1], [2, 3]
+        of_six = [4, 5], [3], [0, 2, 4, 5], [5, 1], [2, 3]
+        of_seven = [6, 5], [4], [6, 4, 2, 0], [3, 3, 1, 5], [5, 6]
         of_eight = [5, 4], [7], [7, 6, 5, 4, 3, 2, 1, 0], [1, 1, 6, 7], [0, 2, 3, 5]
-        for name, devices, sets, more in (("sets", 4, of_four, {}), ("sets-clip", 4, of_four, {"max_grad_norm": 0.5}),
-                                          ("sets-of-eight", 8, of_eight, {})):
+        clip = {"max_grad_norm": 0.5}
+        for name, devices, sets, more in (("sets", 4, of_four, {}), ("sets-clip", 4, of_four, clip), ("sets-5", 5, of_five, {}),
+                                          ("sets-6", 6, of_six, clip), ("sets-7", 7, of_seven, {}), ("sets-8", 8, of_eight, clip)):
             machine = f"sim*{devices}:mem=8MiB"
             changes = dict(global_batch_size=16, micro_batch_size=1, layer_groups=[2, 2, 2], **more)
             job, _ = self.job(f"{name}-plain", **changes)

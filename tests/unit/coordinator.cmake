@@ -14,8 +14,11 @@ harmony_test(profiled_costs_test
   SOURCES coordinator/dispatch/costs/profiled_costs_test.cc
   DEPS harmony_planner harmony_sim LABELS pure)
 harmony_test(bounds_test
-  SOURCES coordinator/planner/search/placement_test.cc coordinator/planner/timing/bounds_test.cc
+  SOURCES coordinator/planner/timing/bounds_test.cc
   DEPS harmony_planner harmony_sim LABELS pure)
+harmony_test(moves_test
+  SOURCES coordinator/planner/search/moves_test.cc coordinator/planner/search/placement_test.cc
+  DEPS harmony_planner LABELS pure)
 harmony_test(planner_test
   SOURCES coordinator/planner/fit/fit_advice_test.cc coordinator/planner/fit/given_plan_test.cc
           coordinator/planner/fit/input_check_test.cc coordinator/planner/planner_test.cc coordinator/planner/profile_plan_test.cc

@@ -32,10 +32,10 @@ inline constexpr Phases kPhasesOfFewForAll{.bounds = 0.3, .best = 0.44};
 // less work for them end with plans that are 0.5 to 4% slower.
 inline constexpr size_t kBoundChains = 8;
 inline constexpr double kNear = 0.02, kFar = 0.05;  // temperatures, as parts of the score
-// A chain that meets only plans that it knows grows hotter by so much with each of them, until it
-// finds another. Of 160 chains of 3 to 6 layers on any sets of 2 or 3 unlike devices, searches then
-// miss the best plan that any variant found by 0.09% in the mean and 4.3% at most, instead of 0.3%
-// and 7% (with five times as much: 0.22%).
+// A chain grows hotter by so much with each change in a row after which there is no plan that the
+// search had not looked at. Of 160 chains of 3 to 6 layers on any sets of 2 or 3 unlike devices,
+// searches then miss the best plan that any variant found by 0.09% in the mean and 4.3% at most,
+// instead of 0.3% and 7% (with five times as much: 0.22%).
 inline constexpr double kHeatOfKnown = 0.1;
 // The annealing by dry runs: as many chains as have so many dry runs each, but one at least. Where
 // all the work is enough for few dry runs of whole plans (each counted with its repeat by commands,

@@ -120,15 +120,15 @@ Nanos Bounds::ShardsFusedFrom(const plan::Plan& shape, int first) {
     Nanos one = costs_.Compute(command::TaskKind::kForwardBackward, {first, last}, d);
     for (int layer = 0; layer < first; ++layer) one += marginal_[layer][d];
     compute = std::max(compute, one * microbatches);
-    chain = std::max(chain, one + costs_.Update(0, plan::FewestParts(shape, {{}, all})));
+    chain = std::max(chain, one + costs_.Update(0));
     work += one * microbatches;
   }
   return std::max({compute, chain, OnSharedCores(work)});
 }
 
-// Weights come in once at least, gradients go out once a reference; of each shard, of each part.
-// (Weights that another device may pass on take no time that is certain, nor do gradients that the
-// last of those that add up among themselves may add to its own.)
+// Weights come in once at least, gradients go out once a reference; weights of each shard,
+// gradients of the last one. (Weights that another device may pass on take no time that is certain,
+// nor do gradients of other shards, which may be added up among the devices.)
 Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape, DeviceSets sets) {
   const int devices = costs_.num_devices();
   const int blocks = static_cast<int>(model_.blocks.size());
@@ -136,17 +136,17 @@ Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape, DeviceSets sets) {
   Nanos most;
   if (sets == DeviceSets::kAll) {
     const plan::LayerGroup group{{}, AllDevices(shape)};
-    const int adds_up = group.devices.size() / plan::FewestParts(shape, group);
+    Nanos out;
+    for (int reference = 0; reference < references; ++reference) {
+      out += costs_.GradientOut(reference, group.devices.size() - 1);
+    }
+    most = out;
     for (int d = 0; d < group.devices.size(); ++d) {
-      Nanos in, out;
+      Nanos in;
       for (int block = 0; block < blocks && plan::WeightPeer(shape, group, d) < 0; ++block) {
         in += costs_.Load(block, d);
       }
-      const bool last = (d + 1) % adds_up == 0;
-      for (int reference = 0; reference < references && last; ++reference) {
-        out += costs_.GradientOut(reference, d);
-      }
-      most = std::max({most, in, out});
+      most = std::max(most, in);
     }
     return most;
   }
@@ -180,11 +180,10 @@ Nanos Bounds::OfAnyPlan(const plan::Plan& shape, DeviceSets sets,
     best = std::min(best, all ? ShardsFusedFrom(shape, first) : FusedFrom(shape, sets, first));
   }
   best = std::max(best, CopiesOfAnyPlan(shape, sets));
-  const int parts = all ? plan::FewestParts(shape, {{}, AllDevices(shape)}) : 1;
   Nanos host = costs_.StepScalars();
   for (size_t block = 0; block < model_.blocks.size(); ++block) {
-    host += costs_.Update(static_cast<int>(block), parts);
-    if (shape.clip) host += costs_.Norm(static_cast<int>(block), parts);
+    host += costs_.Update(static_cast<int>(block));
+    if (shape.clip) host += costs_.Norm(static_cast<int>(block));
   }
   return std::max(best, host);
 }

@@ -331,10 +331,10 @@ absl::Status PlanWith(DType gradient_dtype, const JobRequest& request,
   } else if (automatic && admitted->plan.replicas < replicas) {
     admitted->notes.push_back(absl::StrCat(
         "virtual_replicas: auto is ", admitted->plan.replicas, " in this run, not ", replicas,
-        ": with more a layer and its gradient buffers have no room in the largest device ",
-        "(virtual_replicas: ", replicas, " lets up to ", replicas,
-        " devices share a layer, for a new ",
-        "run: gradients then leave in parts, which takes host memory)"));
+        ": with more a layer and its gradient buffers have no room in the largest device",
+        admitted->plan.replicas < static_cast<int>(machine.devices.size())
+            ? " (in a new run a number lets more devices share it, for much more host memory)"
+            : ""));
   }
   return absl::OkStatus();
 }
