@@ -136,11 +136,9 @@ Nanos Bounds::CopiesOfAnyPlan(const plan::Plan& shape, DeviceSets sets) {
   Nanos most;
   if (sets == DeviceSets::kAll) {
     const plan::LayerGroup group{{}, AllDevices(shape)};
-    Nanos out;
     for (int reference = 0; reference < references; ++reference) {
-      out += costs_.GradientOut(reference, group.devices.size() - 1);
+      most += costs_.GradientOut(reference, group.devices.size() - 1);
     }
-    most = out;
     for (int d = 0; d < group.devices.size(); ++d) {
       Nanos in;
       for (int block = 0; block < blocks && plan::WeightPeer(shape, group, d) < 0; ++block) {
