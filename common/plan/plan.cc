@@ -403,12 +403,10 @@ int StashBoundary(const LayerGroup& group) {
   return group.layers.last > 0 ? 1 : -1;
 }
 
-std::vector<StashSpec> StashesOf(const Plan& plan) {
-  return StashesOf(plan, 0, std::numeric_limits<int>::max());
-}
+Stashes StashesOf(const Plan& plan) { return StashesOf(plan, 0, std::numeric_limits<int>::max()); }
 
-std::vector<StashSpec> StashesOf(const Plan& plan, int first, int last) {
-  std::vector<StashSpec> result;
+Stashes StashesOf(const Plan& plan, int first, int last) {
+  Stashes result;
   const std::vector<LayerGroup>& groups = plan.backward_groups;
   // The boundary of a group is its first layer, or in the first group the layer behind.
   const auto begin = std::partition_point(
@@ -424,8 +422,8 @@ std::vector<StashSpec> StashesOf(const Plan& plan, int first, int last) {
   return result;
 }
 
-std::vector<int> ReferencesOf(const model::ModelSpec& model, model::LayerRange layers) {
-  std::vector<int> references;
+Indices ReferencesOf(const model::ModelSpec& model, model::LayerRange layers) {
+  Indices references;
   for (int layer = layers.first; layer <= layers.last; ++layer) {
     const std::vector<int>& more = model.layers[layer].references;
     references.insert(references.end(), more.begin(), more.end());
@@ -433,8 +431,8 @@ std::vector<int> ReferencesOf(const model::ModelSpec& model, model::LayerRange l
   return references;
 }
 
-std::vector<int> BlocksOf(const model::ModelSpec& model, model::LayerRange layers, bool backward) {
-  std::vector<int> blocks;
+Indices BlocksOf(const model::ModelSpec& model, model::LayerRange layers, bool backward) {
+  Indices blocks;
   for (int reference : ReferencesOf(model, layers)) {
     if (backward && !model.references[reference].needed_in_backward) continue;
     const int block = model.references[reference].block;

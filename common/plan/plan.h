@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "common/base/dtype.h"
 #include "common/base/units.h"
@@ -204,13 +205,16 @@ struct StashSpec {
   int group = 0;
   bool kept = false;  // on the devices of the group, of each shard its part; else on the host
 };
-std::vector<StashSpec> StashesOf(const Plan& plan);  // boundaries ascending
+using Stashes = absl::InlinedVector<StashSpec, 8>;
+Stashes StashesOf(const Plan& plan);  // boundaries ascending
 // Those of boundaries from `first` to `last`.
-std::vector<StashSpec> StashesOf(const Plan& plan, int first, int last);
+Stashes StashesOf(const Plan& plan, int first, int last);
+// Few, for which a search asks again and again.
+using Indices = absl::InlinedVector<int, 8>;
 // The references of a range of layers, in layer order; blocks used by them, each once, in order of
 // first use. `backward`: only what the backward of these layers needs.
-std::vector<int> ReferencesOf(const model::ModelSpec& model, model::LayerRange layers);
-std::vector<int> BlocksOf(const model::ModelSpec& model, model::LayerRange layers, bool backward);
+Indices ReferencesOf(const model::ModelSpec& model, model::LayerRange layers);
+Indices BlocksOf(const model::ModelSpec& model, model::LayerRange layers, bool backward);
 
 // Bytes per step of each class that any execution of the plan must move over CPU-GPU links: the
 // yardstick beside the measured counters.

@@ -40,7 +40,7 @@ GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan&
   execution.keeper = forward ? plan::KeeperOf(plan, planned) : planned.keep_weights ? group : -1;
   execution.own_blocks = static_cast<int>(execution.blocks.size());
   if (execution.keeper >= 0) {  // what only the forward needs is not kept
-    const std::vector<int> kept = plan::BlocksOf(model, layers, true);
+    const plan::Indices kept = plan::BlocksOf(model, layers, true);
     const auto unkept = std::stable_partition(
         execution.blocks.begin(), execution.blocks.end(),
         [&](int b) { return std::find(kept.begin(), kept.end(), b) == kept.end(); });
@@ -121,6 +121,7 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
   execution.out_stride = out;
 
   std::vector<Bytes> sizes;
+  sizes.reserve(static_cast<size_t>(execution.own_blocks) + execution.references.size() + 4);
   const auto next = [&] { return static_cast<int64_t>(sizes.size()); };
   execution.first_weight = next();
   for (int i = 0; i < execution.own_blocks; ++i) {

@@ -14,7 +14,19 @@ NodeId WorkGraph::Add(Node node) {
   const NodeId id = first_node_ + static_cast<NodeId>(nodes_.size());
   queues_[node.queue].push_back(id);
   nodes_.push_back(std::move(node));
+  finish_.push_back(kUnresolved);
   return id;
+}
+
+void WorkGraph::SetIssued(NodeId id, Nanos finish) {
+  Node& issued = node(id);
+  issued.state = NodeState::kIssued;
+  issued.finish = finish_[static_cast<size_t>(id - first_node_)] = finish;
+}
+
+void WorkGraph::SetDropped(NodeId id) {
+  node(id).state = NodeState::kDropped;
+  finish_[static_cast<size_t>(id - first_node_)] = Nanos();
 }
 
 int64_t WorkGraph::AddExecution(GroupExecution execution) {
@@ -23,10 +35,11 @@ int64_t WorkGraph::AddExecution(GroupExecution execution) {
 }
 
 void WorkGraph::ForgetBefore(int64_t step) {
-  while (!nodes_.empty() && nodes_.front().step < step) {
-    nodes_.pop_front();
-    ++first_node_;
-  }
+  const size_t before = nodes_.size();
+  while (!nodes_.empty() && nodes_.front().step < step) nodes_.pop_front();
+  const auto forgotten = static_cast<int64_t>(before - nodes_.size());
+  finish_.erase(finish_.begin(), finish_.begin() + forgotten);
+  first_node_ += forgotten;
   while (!executions_.empty() && executions_.front().step < step) {
     executions_.pop_front();
     ++first_execution_;

@@ -155,7 +155,7 @@ WayTimes Generation::TimesOfWays(const Node& send) {
   if (slot_user == kNoNode) {
     slot_free = admission_.InputSlotsFreeAt(consumer);
   } else if (!graph_.Forgotten(slot_user)) {
-    slot_free = graph_.node(slot_user).finish;
+    slot_free = graph_.FinishOf(slot_user);
   }
   const Nanos made = heads_.ReadyAt(send.queue);
   times.direct = clock_.FinishIfIssued(send.lane, std::max(made, slot_free), takes.send);
@@ -217,8 +217,8 @@ void Generation::GoByHost(Node& send) {
 }
 
 void Generation::Drop(NodeId id) {
+  graph_.SetDropped(id);
   Node& node = graph_.node(id);
-  node.state = NodeState::kDropped;
   Resolved(node);
   heads_.ChangedAt(node.queue);
   if (admission_.AfterDrop(node)) heads_.ChangedOn(graph_.execution(node.execution).device);
@@ -311,14 +311,14 @@ void Generation::FillWaits(const Node& node, Users& users, command::Command& com
 
 void Generation::Issued(int queue, const Users& users, Nanos duration) {
   const Nanos ready = std::max(heads_.ReadyAt(queue), users.finish);
-  Node& node = HeadOf(queue);
+  const NodeId id = graph_.queue(queue).front();
+  Node& node = graph_.node(id);
   const int lane = node.lane;
   node.value = outstanding_.issued(lane);
   const Nanos stall = node.gradient_copies == kNoNode
                           ? Nanos()
                           : StallOf(node, std::max(ready, clock_.free_at(lane)), duration);
-  node.finish = clock_.Issue(lane, ready, duration, stall);
-  node.state = NodeState::kIssued;
+  graph_.SetIssued(id, clock_.Issue(lane, ready, duration, stall));
   graph_.queue(queue).pop_front();
   heads_.Taken(queue);
   Resolved(node);
@@ -338,7 +338,7 @@ Nanos Generation::StallOf(const Node& node, Nanos begin, Nanos duration) const {
                              AwaitedBy(node, execution), begin, duration);
   for (int i = static_cast<int>(execution.references.size()) - 1; i >= 0; --i) {
     stall.FreeAt(model_.references[execution.references[i]].layer,
-                 graph_.node(CopyOf(node.gradient_copies, i)).finish);
+                 graph_.FinishOf(CopyOf(node.gradient_copies, i)));
   }
   return stall.total();
 }

@@ -24,8 +24,12 @@ Nanos ModelledClock::Issue(int index, Nanos ready, Nanos duration, Nanos stall) 
   Lane& lane = lanes_[static_cast<size_t>(index)];
   const Nanos from = std::max(ready, lane.free_at);
   lane.free_at = servers_[ServerFor(index, from, duration)].Serve(from, duration) + stall;
-  if (lane.finishes.empty()) lane.finishes.resize(kRemembered);
-  lane.finishes[++lane.issued % kRemembered] = lane.free_at;
+  const size_t at = lane.issued++ % kRemembered;
+  if (at == lane.finishes.size()) {
+    lane.finishes.push_back(lane.free_at);
+  } else {
+    lane.finishes[at] = lane.free_at;
+  }
   return lane.free_at;
 }
 
@@ -36,7 +40,7 @@ Nanos ModelledClock::FinishIfIssued(int index, Nanos ready, Nanos duration) cons
 
 Nanos ModelledClock::FinishOf(int index, uint64_t value) const {
   const Lane& lane = lanes_[static_cast<size_t>(index)];
-  return lane.issued - value < kRemembered ? lane.finishes[value % kRemembered] : Nanos();
+  return lane.issued - value < kRemembered ? lane.finishes[(value - 1) % kRemembered] : Nanos();
 }
 
 }  // namespace harmony::dispatch

@@ -30,8 +30,8 @@ class ModelledClock {
   Nanos Issue(int lane, Nanos ready, Nanos duration, Nanos stall = {});
   // The same, were it issued now.
   Nanos FinishIfIssued(int lane, Nanos ready, Nanos duration) const;
-  // Of a lane's command that signals `value`, if it is one of the last ones; those before have
-  // finished long ago.
+  // Of a lane's command that signals `value`, from 1 on, if it is one of the last ones; those
+  // before have finished long ago.
   Nanos FinishOf(int lane, uint64_t value) const;
 
  private:
@@ -39,7 +39,7 @@ class ModelledClock {
   struct Lane {
     uint64_t issued = 0;
     Nanos free_at;
-    std::vector<Nanos> finishes;  // by value, modulo their number
+    std::vector<Nanos> finishes;  // of value 1, 2, ...; the last ones, by turns
   };
 
   // Of those of the lane's resource, the server that would have the command done first.

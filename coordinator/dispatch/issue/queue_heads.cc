@@ -85,7 +85,7 @@ void QueueHeads::Check(int queue) {
   for (NodeId dep : node.deps) {
     if (graph_.Forgotten(dep)) continue;
     if (waits_for(dep)) return;
-    ready_at = std::max(ready_at, graph_.node(dep).finish);
+    ready_at = std::max(ready_at, graph_.FinishOf(dep));
   }
   if (node.gradient_copies != kNoNode && waits_for(node.gradient_copies)) return;
   if (!memory_.IsGiven(node)) return;

@@ -24,7 +24,7 @@ void ArenaRecords::Add(Bytes begin, const Claim& claim) {
 
 void ArenaRecords::Remove(Bytes at, const Claim& claim) {
   if (claim.renewed_by.value > 0) return;
-  std::vector<Bytes>& standing = standing_.at(claim.record);
+  auto& standing = standing_.at(claim.record);
   standing.erase(absl::c_find(standing, at));
 }
 
@@ -64,11 +64,12 @@ std::vector<int> ArenaRecords::Place(int record, Bytes begin, Bytes end, uint32_
   if (at != claims_.begin() && std::prev(at)->second.end > begin) --at;
   while (at != claims_.end() && at->first < end) {
     const auto [from, claim] = *at;
-    at = claims_.erase(at);
+    claims_.erase(at);
     displace(from, claim);
     // The rest is destroyed by others, which free the record too.
     if (from < begin) Add(from, {claim.record, begin, claim.renewed_by});
     if (end < claim.end) Add(end, claim);
+    at = claims_.lower_bound(begin);
   }
   Add(begin, placed);
   return retire;

@@ -3,10 +3,11 @@
 // Which of the swapper's records claim data in the recycled parts of the arena (boundary banks,
 // gradient ring), so that the copy that overwrites data first frees their records. PURE.
 
-#include <map>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "common/base/units.h"
 #include "common/command/objects.h"
@@ -36,14 +37,14 @@ class ArenaRecords {
     // The copy that commits the record anew, somewhere; value 0: none yet.
     command::SemaphoreWait renewed_by;
   };
-  using Claims = std::map<Bytes, Claim>;  // by where they begin; they do not overlap
+  using Claims = absl::btree_map<Bytes, Claim>;  // by where they begin; they do not overlap
 
   void Add(Bytes begin, const Claim& claim);
   void Remove(Bytes at, const Claim& claim);
 
   Claims claims_;
   // By record: where what is left of its data begins, until another copy of it is issued.
-  absl::flat_hash_map<int, std::vector<Bytes>> standing_;
+  absl::flat_hash_map<int, absl::InlinedVector<Bytes, 2>> standing_;
   absl::flat_hash_map<int, Users> freed_by_;  // by record: copies of others, since its last one
 };
 

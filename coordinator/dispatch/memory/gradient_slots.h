@@ -86,9 +86,9 @@ class GradientSlots {
   const plan::ArenaLayout& layout_;
   const WorkGraph& graph_;
   GradientRing ring_;
-  std::vector<Piece> pieces_;                 // by backward group
-  std::vector<std::vector<int>> references_;  // by backward group, then by slot
-  std::deque<PieceRequest> requests_;         // in the order of the groups
+  std::vector<Piece> pieces_;              // by backward group
+  std::vector<plan::Indices> references_;  // by backward group, then by slot
+  std::deque<PieceRequest> requests_;      // in the order of the groups
   int64_t pinned_step_ = -1;
 };
 

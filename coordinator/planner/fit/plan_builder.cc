@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "common/command/objects.h"
 #include "common/model/model_sizes.h"
 #include "common/model/sum_tree.h"
 #include "common/plan/arena_layout.h"
@@ -205,7 +206,10 @@ bool PlanBuilder::RaiseParts(const StepExecutions& step, plan::Plan* plan) const
     }
     int parts = laid_out[execution.group].gradient_parts;
     for (; need > room && parts < plan->replicas; parts *= 2) need -= buffer;
-    if (need > room) return false;  // with one buffer of each, too
+    if (need > room) {  // with one buffer of each, too
+      plan->backward_groups = laid_out;
+      return false;
+    }
     int& most = plan->backward_groups[execution.group].gradient_parts;
     raised |= parts > most;
     most = std::max(most, parts);
@@ -245,7 +249,7 @@ bool PlanBuilder::CompleteAsDivided(plan::Plan* plan, StepExecutions* step) cons
 }
 
 Bytes PlanBuilder::ArenaBytes(const plan::Plan& plan) const {
-  return plan::ArenaLayout(model_, plan).end();
+  return command::PersistentBytes(model_, plan.optimizer_moments) + plan.arena_dynamic;
 }
 
 Bytes PlanBuilder::SegmentBytes(const plan::Plan& plan) const {

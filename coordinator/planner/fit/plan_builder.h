@@ -56,7 +56,7 @@ class PlanBuilder {
   // The same with gradients in the parts that the groups say.
   bool CompleteAsDivided(plan::Plan* plan, StepExecutions* step) const;
 
-  // Host memory, where the machine's is known.
+  // Host memory of a completed plan, where the machine's is known.
   Bytes ArenaBytes(const plan::Plan& plan) const;
   Bytes SegmentBytes(const plan::Plan& plan) const;  // that has such an arena
   bool FitsHost(const plan::Plan& plan) const;

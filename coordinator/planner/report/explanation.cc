@@ -71,7 +71,7 @@ const char* UpdateName(const plan::Plan& plan) {
 }
 
 const char* StashName(const plan::Plan& plan) {
-  const std::vector<plan::StashSpec> stashes = plan::StashesOf(plan);
+  const plan::Stashes stashes = plan::StashesOf(plan);
   const auto kept = std::count_if(stashes.begin(), stashes.end(),
                                   [](const plan::StashSpec& stash) { return stash.kept; });
   if (kept == 0) return "host";

@@ -33,6 +33,7 @@ class RelaxedStep {
     for (const plan::StashSpec& stash : plan::StashesOf(plan)) {
       stash_[stash.boundary] = stash.kept ? stash.group : kOnHost;
     }
+    parts_.reserve(model.blocks.size());
     for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
       parts_.push_back(plan::PartsOfBlock(model, plan, block));
     }
@@ -157,11 +158,9 @@ class RelaxedStep {
     const Bytes resident = region - kept_.bytes(execution.device);
     Done& done = done_[v];
     // Up to where item number `item` begins.
-    std::vector<Bytes> begins(items.size() + 1);
-    for (size_t i = 0; i < items.size(); ++i) {
-      begins[i + 1] = begins[i] + items[i].AlignUp(kSlotAlignment);
-    }
-    const auto begin = [&](int64_t item) { return begins[static_cast<size_t>(item)]; };
+    begins_.assign(1, Bytes());
+    for (Bytes item : items) begins_.push_back(begins_.back() + item.AlignUp(kSlotAlignment));
+    const auto begin = [&](int64_t item) { return begins_[static_cast<size_t>(item)]; };
     const int peer = PeerOf(execution);
     Nanos loaded = kEarlier;
     for (int i = 0; i < static_cast<int>(execution.blocks.size()); ++i) {
@@ -439,6 +438,7 @@ class RelaxedStep {
   std::vector<Nanos> times_;                    // that `done_` points to
   std::vector<Done> done_;                      // by execution
   std::vector<Nanos> available_;                // by block
+  std::vector<Bytes> begins_;                   // of RunExecution: of each item
   Nanos host_free_, host_busy_, loss_;
 };
 

@@ -13,7 +13,10 @@ StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& pla
   const auto shards_of = [for_all](const plan::LayerGroup& group) {
     return for_all > 0 ? for_all : group.devices.num_shards();
   };
-  step.executions.reserve(forwards + backwards);
+  int count = 0;
+  for (const plan::LayerGroup& group : plan.forward_groups) count += shards_of(group);
+  for (const plan::LayerGroup& group : plan.backward_groups) count += shards_of(group);
+  step.executions.reserve(count);
   for (int f = 0; f < forwards; ++f) {
     for (int shard = 0; shard < shards_of(plan.forward_groups[f]); ++shard) {
       step.executions.push_back(
