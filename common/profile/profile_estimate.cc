@@ -24,6 +24,9 @@ constexpr int64_t kStandInTokens = 128;
 constexpr double kLayerOverhead = 30e-6;  // of a layer in a task, whatever its size
 constexpr double kBackwardForwards = 3;   // a backward with recompute
 constexpr double kMemoryBytes = 8e9;      // gradients zeroed and checked
+// Tasks that take longer by more than this while other devices compute share something with them;
+// by less, it is the error of the measurement.
+constexpr double kNotAlone = 1.1;
 
 LinkProfile WithSpeed(LinkProfile link, BytesPerSecond given) {
   if (given.value > 0) link.alone = link.duplex = link.together = Exactly(given.value);
@@ -187,6 +190,26 @@ std::string DescribeEstimate(const Profile& profile, const model::ModelSpec& mod
       absl::StrJoin(parts, "; "),
       absl::StrFormat("; updates at %.3g GB/s (%s)", profile.host.update_rate.median / 1e9,
                       plan::PacedHostRate(devices).value > 0 ? "modelled" : "calibrated"));
+}
+
+std::optional<Profile> WithOneMoreDevice(Profile profile,
+                                         const std::vector<plan::DeviceSpec>& devices) {
+  const auto on_our_cores = [](const plan::DeviceSpec& device) {
+    return device.kind == plan::DeviceKind::kSim && device.flops.value == 0;
+  };
+  const plan::DeviceSpec& last = devices.back();
+  const auto computing = absl::c_count_if(devices, on_our_cores) + 1;
+  if (on_our_cores(last) && computing * profile.compute_threads > profile.versions.cores) {
+    return std::nullopt;
+  }
+  if (profile.devices.back().together > kNotAlone) return std::nullopt;
+  if (profile.devices.size() == 1) {
+    DeviceProfile& device = profile.devices.front();
+    const bool slower = device.h2d.duplex.median < device.d2h.duplex.median;
+    device.p2p = WithSpeed(slower ? device.h2d : device.d2h, last.p2p);
+  }
+  profile.devices.push_back(profile.devices.back());
+  return profile;
 }
 
 }  // namespace harmony::profile

@@ -1,8 +1,10 @@
 #pragma once
 
 // A profile from FLOPs and bytes, at speeds that were measured in a moment: what plans go by where
-// the job's layers have not been measured. PURE.
+// the job's layers have not been measured; and what a profile says of a device that there is not.
+// PURE.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,5 +42,12 @@ Profile EstimateProfile(const CalibrationWork& work, const Profile& speeds,
 // calibrated. REQUIRES: it is of this model and these devices.
 std::string DescribeEstimate(const Profile& profile, const model::ModelSpec& model,
                              const std::vector<plan::DeviceSpec>& devices);
+
+// Any profile with one more device, like the last one in all that was measured or given; the links
+// between devices, of which a single one has none, are as fast as the slower one of its links to
+// the host, where no speed is given. Nothing: the last device was measured to share what it
+// computes with, or one more would have no cores of its own.
+std::optional<Profile> WithOneMoreDevice(Profile profile,
+                                         const std::vector<plan::DeviceSpec>& devices);
 
 }  // namespace harmony::profile

@@ -160,7 +160,7 @@ class Planning {
       if (options_.explain && !same) Add(other, *best, &result.alternatives);
     }
     if (options_.explain) AddOneReplica(*best, sizes, &result.alternatives);
-    if (options_.explain && !options_.costs) result.with_one_more = StepWithOneMore(result.plan);
+    if (options_.explain) result.with_one_more = StepWithOneMore(result.plan);
     return result;
   }
 
@@ -391,8 +391,10 @@ class Planning {
     all->insert(all->begin(), std::move(other));
   }
 
-  // With one more device like the last one, and the same result. 0: there is no such plan.
+  // With one more device like the last one, and the same result. 0: there is no such plan, or it is
+  // not known how fast that device would be.
   Nanos StepWithOneMore(const plan::Plan& plan) const {
+    if (options_.costs && !options_.costs_with_one_more) return Nanos();
     plan::MachineSpec machine = machine_;
     machine.devices.push_back(machine.devices.back());
     machine.devices.back().ordinal = static_cast<int>(machine.devices.size()) - 1;
@@ -400,7 +402,9 @@ class Planning {
     options.explain = false;
     options.microbatch_size = plan.microbatch_size;
     options.replicas = plan.replicas;
-    const dispatch::CostFactory costs = dispatch::AnalyticCostFactory(model_, machine.devices);
+    const dispatch::CostFactory costs =
+        options.costs ? options.costs_with_one_more
+                      : dispatch::AnalyticCostFactory(model_, machine.devices);
     const absl::StatusOr<PlanResult> more = Planning(model_, job_, machine, costs, options).Run();
     return more.ok() ? more->estimate.step : Nanos();
   }
@@ -472,6 +476,8 @@ absl::StatusOr<PlanResult> MakePlan(const model::ModelSpec& model, const job::Jo
   if (options.costs && !options.rough) {
     HARMONY_RETURN_IF_ERROR(HoldAgainstNone(model, job, machine, options, &result));
   }
+  // A plan on these devices alone is one of those with one more.
+  result.with_one_more = std::min(result.with_one_more, result.estimate.step);
   return result;
 }
 

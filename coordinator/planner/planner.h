@@ -23,6 +23,8 @@ namespace harmony::planner {
 struct PlannerOptions {
   // Empty: from the speeds of the machine's devices.
   dispatch::CostFactory costs;
+  // The same with one more device like the last one, where that is known.
+  dispatch::CostFactory costs_with_one_more;
   // What these costs rest on, a sentence.
   std::string basis = "measured: times of the profile";
   // They are an estimate that differs from one measuring to the next: it does not decide the
@@ -47,7 +49,7 @@ struct PlanResult {
   Estimate estimate;  // with the timeline when it is to be explained
   SearchReport report;
   std::vector<Alternative> alternatives;  // when it is to be explained
-  // Then, where the times are modelled: the step with one more device like the last. 0: not known.
+  // Then, where it is known: the step with one more device like the last. 0: it is not.
   Nanos with_one_more;
   std::string basis;  // what the estimate rests on, a sentence
   bool searched = true;

@@ -17,12 +17,10 @@
 #include "common/io/hf_directory.h"
 #include "common/io/model_graphs.h"
 #include "common/io/weight_map.h"
-#include "common/ipc/segment.h"
 #include "common/job/job_check.h"
 #include "common/job/job_file.h"
 #include "common/job/parameter_rules.h"
 #include "common/model/known_keys.h"
-#include "common/plan/arena_layout.h"
 #include "common/plan/plan_json.h"
 #include "common/profile/plausible.h"
 #include "common/profile/profile_estimate.h"
@@ -164,12 +162,6 @@ absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobS
   }
   *resolved = made;
   return absl::OkStatus();
-}
-
-absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::string_view advice) {
-  return planner::HostMemoryError(absl::InvalidArgumentError(absl::StrCat(
-      what, ": the job needs ", FormatBytesExact(need), ", there are ", FormatBytesExact(have),
-      ": ", FormatBytesExact(need - have), " are missing. ", advice)));
 }
 
 // An exported model drops what it was exported to drop; `dropout: 0` would be said in vain.
@@ -386,36 +378,6 @@ absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source
 
 }  // namespace
 
-absl::Status CheckHost(const model::ModelSpec& model, const plan::Plan& plan,
-                       const plan::MachineSpec& machine, const HostLimits& limits) {
-  const Bytes arena = plan::ArenaLayout(model, plan).end();
-  if (arena > limits.arena) {
-    return TooLittle("host memory of the arena", arena, limits.arena,
-                     "Give more (--host-memory), or train a smaller model or batch");
-  }
-  // Memory of sim devices is host memory, too.
-  Bytes total = arena;
-  for (const plan::DeviceSpec& device : machine.devices) {
-    if (device.kind == plan::DeviceKind::kSim && !limits.devices_touched) total += device.memory;
-  }
-  if (limits.available.count() > 0 && total > limits.available) {
-    return TooLittle("memory of this machine (arena and sim devices)", total, limits.available,
-                     "Free some, or train a smaller model or batch");
-  }
-  const command::ObjectTableLayout table(model, plan.num_microbatches, plan.replicas);
-  if (limits.records > 0 && table.size() > limits.records) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the job has ", table.size(), " objects; the object table of the segment has room for ",
-        limits.records, ". Use a larger micro_batch_size"));
-  }
-  if (limits.cursors > 0 && ipc::CursorCount(model) > limits.cursors) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the job needs ", ipc::CursorCount(model), " update cursors; the segment has room for ",
-        limits.cursors, ". Give more host memory (--host-memory)"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<AdmittedJob> ReadJob(const JobRequest& request) {
   AdmittedJob admitted;
   HARMONY_RETURN_IF_ERROR(ReadRequest(request, &admitted).status());
@@ -440,9 +402,15 @@ absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
     absl::StrAppend(&options->basis, "; measured while something else ran (",
                     profile::DebugString(spread), "): --recalibrate measures again");
   }
-  options->costs = dispatch::ProfiledCostFactory(
-      std::make_shared<const profile::Profile>(profile::Plausible(std::move(profile))),
-      admitted.model);
+  profile = profile::Plausible(std::move(profile));
+  const auto factory = [&](profile::Profile measured) {
+    return dispatch::ProfiledCostFactory(
+        std::make_shared<const profile::Profile>(std::move(measured)), admitted.model);
+  };
+  if (auto one_more = profile::WithOneMoreDevice(profile, machine.devices)) {
+    options->costs_with_one_more = factory(*std::move(one_more));
+  }
+  options->costs = factory(std::move(profile));
   return absl::OkStatus();
 }
 

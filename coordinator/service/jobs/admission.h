@@ -11,6 +11,7 @@
 #include "common/plan/machine.h"
 #include "common/plan/planned_job.h"
 #include "coordinator/planner/planner.h"
+#include "coordinator/service/jobs/host_limits.h"
 #include "coordinator/service/jobs/output_dir.h"
 
 namespace harmony::service {
@@ -29,15 +30,6 @@ struct JobRequest {
   bool explain = false;              // the plan's text is to have all there is to say
 };
 
-// What the machine has room for; checked against the job's need.
-struct HostLimits {
-  Bytes arena;                   // of the segment
-  Bytes available;               // memory that may still be taken; 0: not checked
-  bool devices_touched = false;  // memory of sim devices may have been taken already
-  int64_t records = 0;           // 0: not checked
-  int64_t cursors = 0;           // 0: not checked
-};
-
 struct AdmittedJob : plan::PlannedJob {
   std::string plan_text, plan_json;
   std::string profile;  // what the plan was made by; empty: an estimate
@@ -47,10 +39,6 @@ struct AdmittedJob : plan::PlannedJob {
   OutputDirState output;
   std::vector<std::string> notes;  // for the log
 };
-
-// Whether the host has what the plan takes. InvalidArgument says how much is missing.
-absl::Status CheckHost(const model::ModelSpec& model, const plan::Plan& plan,
-                       const plan::MachineSpec& machine, const HostLimits& limits);
 
 // Keys and model alone; nothing else of the job is filled in. Errors carry the whole message.
 absl::StatusOr<AdmittedJob> ReadJob(const JobRequest& request);

@@ -130,5 +130,39 @@ TEST(ProfileEstimateTest, EightDevicesOnTwoCoresTakeTurns) {
   }
 }
 
+TEST(ProfileEstimateTest, OneMoreDeviceIsLikeTheLast) {
+  const model::ModelSpec model = Preset("gpt2-mini");
+  const auto with_one_more = [&](const char* text, double together, int cores) {
+    const std::vector<plan::DeviceSpec> devices = *plan::ParseDevices(text);
+    Profile profile = testing_support::SampleProfile(model, Job(), devices);
+    profile.versions.cores = cores;
+    profile.devices.back().h2d.latency = Exactly(5e-3);
+    profile.devices.back().d2h.duplex = Exactly(1e6);
+    profile.devices.back().together = together;
+    return std::pair(profile, WithOneMoreDevice(profile, devices));
+  };
+  for (const char* two : {"sim*2:mem=64MiB", "cuda:0,mem=1GiB;cuda:1,mem=1GiB"}) {
+    const auto [before, after] = with_one_more(two, 1, 3);
+    ASSERT_TRUE(after.has_value()) << two;
+    ASSERT_EQ(after->devices.size(), 3);
+    EXPECT_EQ(after->devices[1], before.devices[1]);
+    EXPECT_EQ(after->devices[2], before.devices[1]);
+    EXPECT_FALSE(with_one_more(two, 1.5, 3).second.has_value()) << "they share what computes";
+  }
+  EXPECT_FALSE(with_one_more("sim*2:mem=64MiB", 1, 2).second.has_value()) << "no core is left";
+  EXPECT_TRUE(with_one_more("sim*2:mem=64MiB,flops=1G", 1, 2).second.has_value()) << "it is paced";
+  EXPECT_FALSE(with_one_more("sim:mem=64MiB", 1, 1).second.has_value()) << "no core is left";
+  for (const char* single : {"sim:mem=64MiB", "cuda:0,mem=1GiB"}) {
+    const auto [before, after] = with_one_more(single, 1, 2);
+    ASSERT_TRUE(after.has_value()) << single;
+    ASSERT_EQ(after->devices.size(), 2);
+    EXPECT_EQ(after->devices[0].p2p, before.devices[0].d2h) << "the slower link";
+    EXPECT_EQ(after->devices[1], after->devices[0]);
+  }
+  const auto given = with_one_more("sim:mem=64MiB,flops=1G,p2p=3GB/s", 1, 2).second;
+  ASSERT_TRUE(given.has_value());
+  EXPECT_EQ(given->devices[1].p2p->together, Exactly(3e9));
+}
+
 }  // namespace
 }  // namespace harmony::profile

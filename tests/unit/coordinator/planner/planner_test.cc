@@ -267,11 +267,17 @@ TEST(PlannerTest, ExplainSaysWhatOneMoreDeviceWouldBring) {
   EXPECT_THAT(text, HasSubstr("One more device like device 0: "));
   EXPECT_THAT(text, HasSubstr("(2 devices for 1: 2.00)"));
   EXPECT_THAT(PlanToJson(model, *planned, one), HasSubstr("\"times_as_fast\""));
-  // Of other devices no times were measured.
+  // Nothing is said where it was not measured how fast that device would be.
   options.costs = dispatch::AnalyticCostFactory(model, one.devices);
   const absl::StatusOr<PlanResult> measured = PlanQuickly(model, Gpt2Job(), one, options);
   ASSERT_TRUE(measured.ok()) << measured.status();
   EXPECT_EQ(measured->with_one_more, Nanos());
+  const plan::MachineSpec faster = Machine("sim*2:mem=2GiB,flops=200G,h2d=2GB/s,d2h=2GB/s");
+  options.costs_with_one_more = dispatch::AnalyticCostFactory(model, faster.devices);
+  const absl::StatusOr<PlanResult> known = PlanQuickly(model, Gpt2Job(), one, options);
+  ASSERT_TRUE(known.ok()) << known.status();
+  EXPECT_GT(known->with_one_more, Nanos());
+  EXPECT_LT(known->with_one_more, planned->with_one_more) << "by the costs that are given";
 }
 
 // Of a search whose first plans take all of its work, and of which most others do not fit.
