@@ -87,7 +87,9 @@ class ExpansionQueue {
 
  private:
   using Order = std::map<Candidate::Rank, Shared>;
-  static constexpr size_t kMost = 2000;  // in each order
+  // In each order. A search ends after kFruitlessExpansions in vain: what stands so far behind has
+  // its turn only where better ones were found again and again, and then they stand before it.
+  static constexpr size_t kMost = 2000;
 
   void Add(const Candidate::Rank& rank, const Shared& candidate, Order* order) {
     if (!taken_.contains(candidate->key())) KeepBest(rank, candidate, kMost, order);

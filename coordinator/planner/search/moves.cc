@@ -37,6 +37,8 @@ bool ShiftRun(int first, int last, int by, Groups& groups) {
   return true;
 }
 
+// In layers. Mostly few, for most plans that are better differ little; now and then many, since in
+// a model of a hundred layers single ones do not lead past plans that are worse.
 int RandomShift(CounterRandom& random) {
   static constexpr int kSteps[] = {1, 1, 1, 1, 2, 2, 3, 5, 8};
   const int by = kSteps[Pick(random, std::size(kSteps))];

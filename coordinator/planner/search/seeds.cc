@@ -13,10 +13,18 @@ namespace {
 
 // Above this the optimal partition takes too long; shares of the whole are nearly as even.
 constexpr int kMostLayersToBalance = 100;
-constexpr size_t kMostHandedOn = 4;  // of the plans that a search has found
-constexpr size_t kMostAtEnds = 3;    // groups that get another set of devices
-// The last group, with all that fits; then so much smaller, as parts of what it has.
+// Of the plans that a search has found, the best and some others: what is best there need not be
+// here. Each brings dozens of plans like it, which are run dry.
+constexpr size_t kMostHandedOn = 4;
+// Groups at an end of the step that get another set of devices together. Annealing goes on from
+// there, one group at a time.
+constexpr size_t kMostAtEnds = 3;
+// The last group, with all that fits; then so much smaller, as parts of what it has: it recomputes
+// nothing, but while it has all memory the next weights cannot come.
 constexpr double kSmallerLast[] = {0, 0.25, 0.5};
+// Groups that end a step take half the time of those before them, so that what is left to do after
+// the last gradients halves with each; in one round of the devices, or three groups where there are
+// fewer devices: what is left is an eighth then, and each group has fixed costs of its own.
 constexpr double kTaper = 0.5;
 constexpr int kLeastRamp = 3;
 
