@@ -51,6 +51,9 @@ CASES = {
     "llama-8b, 16 sequences": Case("llama-8b", 2048, 16, [Row("8 devices, two microbatches each", 8, 0.85)]),
     "gpt2-124m": Case("gpt2-124m", 1024, 128, [Row("4 devices", 4), Row("8 devices", 8, 0.95)],
                       "mem=2GB,flops=5T,h2d=12GB/s,d2h=12GB/s,p2p=12GB/s,host=50GB/s"),
+    # Of which the head has no room for the gradient buffers of 16 replicas.
+    "gpt2-124m, 512 MB": Case("gpt2-124m", 1024, 128, [Row("8 devices", 8)],
+                              "mem=512MB,flops=5T,h2d=12GB/s,d2h=12GB/s,p2p=12GB/s,host=50GB/s"),
     "qwen-32b": Case("qwen-32b", 2048, 64, [
         Row("2 devices", 2, 0.98), Row("4 devices", 4, 0.97), Row("8 devices", 8, 0.96),
         Row("8 devices, two roots", 8, 0.93, roots=2)]),

@@ -99,12 +99,6 @@ absl::StatusOr<std::optional<profile::Profile>> ByLayers(const MeasureOptions& m
   return std::move(layers->profile);
 }
 
-// Those of a device with a pace take their FLOPs at that, whatever they are.
-bool AllPaced(const std::vector<plan::DeviceSpec>& devices) {
-  return absl::c_all_of(devices,
-                        [](const plan::DeviceSpec& device) { return device.flops.value > 0; });
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const JobOptions& job,
@@ -127,8 +121,9 @@ absl::StatusOr<std::string> CalibratedProfile(const GlobalOptions& global, const
   const bool may_measure = when == CalibrateWhen::kAlways ||
                            (when == CalibrateWhen::kIfWorthIt &&
                             (job.recalibrate || IsWorthIt(measure->model, measure->job, guess)));
-  // Speeds by FLOPs are those of the emulating CPU.
-  const bool by_layers = gpus || (!measure->times_follow_flops && !AllPaced(cluster.specs));
+  // Speeds by FLOPs are those of the emulating CPU; what runs on a device with a pace takes its
+  // FLOPs at that, whatever it is.
+  const bool by_layers = gpus || (!measure->times_follow_flops && !plan::AllPaced(cluster.specs));
   if (!may_measure && !AnythingCached(by_layers ? "" : kPrefix)) return "";
   measure->say = say;
   measure->cluster = cluster;

@@ -1,5 +1,6 @@
 #include "common/plan/machine.h"
 
+#include <functional>
 #include <map>
 #include <set>
 
@@ -230,8 +231,12 @@ std::string ToString(const std::vector<DeviceSpec>& devices) {
   });
 }
 
+bool AllPaced(const std::vector<DeviceSpec>& devices) {
+  return absl::c_all_of(devices, std::mem_fn(&DeviceSpec::paced));
+}
+
 bool HasSpeeds(const DeviceSpec& device) {
-  return device.flops.value > 0 && device.h2d.value > 0 && device.d2h.value > 0;
+  return device.paced() && device.h2d.value > 0 && device.d2h.value > 0;
 }
 
 bool AllSpeedsGiven(const std::vector<DeviceSpec>& devices) {
@@ -247,9 +252,7 @@ BytesPerSecond HostRate(const std::vector<DeviceSpec>& devices) {
 }
 
 BytesPerSecond PacedHostRate(const std::vector<DeviceSpec>& devices) {
-  const bool paced =
-      absl::c_all_of(devices, [](const DeviceSpec& device) { return device.flops.value > 0; });
-  if (!paced) return BytesPerSecond();
+  if (!AllPaced(devices)) return BytesPerSecond();
   const BytesPerSecond given = HostRate(devices);
   return given.value > 0 ? given : kHostGuess;
 }

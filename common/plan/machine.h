@@ -39,6 +39,9 @@ struct DeviceSpec {
   // The least memory that a device like this one must have for so much to be usable.
   Bytes MemoryFor(Bytes usable) const;
   FlopsPerSecond flops;  // pacing; 0: none
+  bool paced() const { return flops.value > 0; }
+  // It computes as fast as this machine's cores do, which all such devices share.
+  bool on_cores() const { return kind == DeviceKind::kSim && !paced(); }
   BytesPerSecond h2d, d2h, p2p;
   // Devices of the same root share one paced link to the host: in each direction it carries one
   // copy after the other. Empty: a link of its own.
@@ -65,6 +68,8 @@ absl::StatusOr<std::vector<DeviceSpec>> ParseDevices(absl::string_view spec);
 std::string ToString(const DeviceSpec& device);
 // All of a machine, joined with ';'.
 std::string ToString(const std::vector<DeviceSpec>& devices);
+// Whether arithmetic is paced on each of them.
+bool AllPaced(const std::vector<DeviceSpec>& devices);
 // Whether arithmetic and the links to the host are paced.
 bool HasSpeeds(const DeviceSpec& device);
 // Whether these are of each device and, where there are several, so are their links to each other.

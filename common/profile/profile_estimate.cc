@@ -1,6 +1,7 @@
 #include "common/profile/profile_estimate.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "absl/algorithm/container.h"
@@ -127,20 +128,18 @@ Profile EstimateProfile(const CalibrationWork& work, const Profile& speeds,
   const auto crowd = [at_once](size_t devices) {
     return std::max(static_cast<double>(devices) / at_once, 1.0);
   };
-  const size_t unpaced = absl::c_count_if(
-      devices, [](const plan::DeviceSpec& device) { return device.flops.value == 0; });
+  const size_t on_cores = absl::c_count_if(devices, std::mem_fn(&plan::DeviceSpec::on_cores));
   for (const plan::DeviceSpec& spec : devices) {
     const DeviceProfile& like = speeds.devices[profile.devices.size() % speeds.devices.size()];
     DeviceProfile device;
     device.spec = ToString(spec);
     device.memory = spec.memory;
-    const bool paced = spec.flops.value > 0;
-    const double flops = paced ? spec.flops.value
-                               : kBackwardForwards * work.forward_flops /
-                                     like.layers.front().sizes.front().backward.median *
-                                     crowd(speeds.devices.size());
-    if (!paced) device.together = crowd(unpaced);
-    device.layers = LayersOf(model, job, paced, flops);
+    const double flops = spec.paced() ? spec.flops.value
+                                      : kBackwardForwards * work.forward_flops /
+                                            like.layers.front().sizes.front().backward.median *
+                                            crowd(speeds.devices.size());
+    if (spec.on_cores()) device.together = crowd(on_cores);
+    device.layers = LayersOf(model, job, spec.paced(), flops);
     device.h2d = WithSpeed(like.h2d, spec.h2d);
     device.d2h = WithSpeed(like.d2h, spec.d2h);
     if (devices.size() > 1) device.p2p = WithSpeed(like.p2p.value_or(like.h2d), spec.p2p);
@@ -170,10 +169,10 @@ std::string DescribeEstimate(const Profile& profile, const model::ModelSpec& mod
                              (devices.size() > 1 ? link.together : link.duplex).median / 1e9,
                              given.value > 0 ? "modelled" : "calibrated");
     };
-    std::string part = absl::StrFormat(
-        "layers by their FLOPs at %.3g GFLOP/s (%s), %s, %s", flops / 1e9,
-        devices[d].flops.value > 0 ? "modelled" : "calibrated",
-        rate("copies in", device.h2d, devices[d].h2d), rate("out", device.d2h, devices[d].d2h));
+    std::string part = absl::StrFormat("layers by their FLOPs at %.3g GFLOP/s (%s), %s, %s",
+                                       flops / 1e9, devices[d].paced() ? "modelled" : "calibrated",
+                                       rate("copies in", device.h2d, devices[d].h2d),
+                                       rate("out", device.d2h, devices[d].d2h));
     if (device.p2p) absl::StrAppend(&part, ", ", rate("to devices", *device.p2p, devices[d].p2p));
     if (seen.insert(device.spec).second) parts.push_back(std::move(part));
   }
@@ -194,12 +193,9 @@ std::string DescribeEstimate(const Profile& profile, const model::ModelSpec& mod
 
 std::optional<Profile> WithOneMoreDevice(Profile profile,
                                          const std::vector<plan::DeviceSpec>& devices) {
-  const auto on_our_cores = [](const plan::DeviceSpec& device) {
-    return device.kind == plan::DeviceKind::kSim && device.flops.value == 0;
-  };
   const plan::DeviceSpec& last = devices.back();
-  const auto computing = absl::c_count_if(devices, on_our_cores) + 1;
-  if (on_our_cores(last) && computing * profile.compute_threads > profile.versions.cores) {
+  const auto computing = absl::c_count_if(devices, std::mem_fn(&plan::DeviceSpec::on_cores)) + 1;
+  if (last.on_cores() && computing * profile.compute_threads > profile.versions.cores) {
     return std::nullopt;
   }
   if (profile.devices.back().together > kNotAlone) return std::nullopt;

@@ -47,7 +47,7 @@ absl::Status SimCopier::Run(const Copy& copy) {
 
 absl::Status SimCopier::BeginJob(const plan::Plan& plan, Bytes extent) {
   for (size_t d = 0; d < std::min(regions_.size(), plan.devices.size()); ++d) {
-    if (devices_[d].flops.value == 0) continue;
+    if (!devices_[d].paced()) continue;
     const Bytes resident = std::min(plan.devices[d].resident, regions_[d].size());
     const Bytes end = std::min(kPresentEnd, resident);
     const Bytes top((resident - end).count() / kPage * kPage);

@@ -411,7 +411,7 @@ absl::Status LayerProfiler::MeasureKept(model::LayerRange block, profile::LayerS
 }
 
 absl::Status LayerProfiler::MeasureGradients(profile::LayerProfile& layer) {
-  if (device_.flops.value > 0) return absl::OkStatus();  // within the modelled time of a task
+  if (device_.paced()) return absl::OkStatus();  // within the modelled time of a task
   HARMONY_RETURN_IF_ERROR(PrepareBackward(layer.layers.front(), layer.sizes.front().samples));
   HARMONY_RETURN_IF_ERROR(RunOnce());  // readies the thread
   ComputeDevice& device = *worker_->device();

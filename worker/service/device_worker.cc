@@ -206,7 +206,7 @@ absl::Status DeviceWorker::Run(const command::Command& command,
                    ", microbatch ", task->microbatch);
   if (job_ == nullptr)
     return absl::FailedPreconditionError(absl::StrCat(name, ": no job is set up"));
-  const bool paced = device_.flops.value > 0;
+  const bool paced = device_.paced();
   runtime::Pacer::Reservation reservation;
   if (paced) reservation = pacer_.Reserve(ModelledDuration(command, *task));
   Waits waits(*job_, *task, await, reservation);

@@ -20,8 +20,8 @@ namespace harmony::dispatch {
 // share.
 class ProfiledCosts : public CostModel {
  public:
-  // REQUIRES: CheckProfile was OK for this model, a job with the plan's sequence length and the
-  // plan's devices. All must outlive it.
+  // REQUIRES: the profile is of this model, a job with the plan's sequence length and the plan's
+  // devices (CheckProfile was OK, or WithOneMoreDevice made it of such a one). All must outlive it.
   ProfiledCosts(const profile::Profile& profile, const model::ModelSpec& model,
                 const plan::Plan& plan);
 

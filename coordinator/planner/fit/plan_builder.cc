@@ -57,29 +57,7 @@ PlanBuilder::PlanBuilder(const model::ModelSpec& model, const job::JobSpec& job,
     device.cuda_ordinal = machine.devices.front().cuda_ordinal;
     return ToString(device) == ToString(machine.devices.front());
   });
-  replicas_ = division.replicas > 0 ? division.replicas : AutoReplicas();
-}
-
-int PlanBuilder::AutoReplicas() const {
-  Bytes largest;
-  for (const plan::DeviceSpec& device : machine_.devices) {
-    largest = std::max(largest, device.usable());
-  }
-  // At work, with the weights of another one like it on their way.
-  const auto of_layer = [&](int layer, int buffers) {
-    Bytes sum;
-    for (int reference : model_.layers[layer].references) {
-      const model::ParamBlock& block = model_.blocks[model_.references[reference].block];
-      sum += block.weight_bytes * 2 + block.accumulator_bytes * buffers;
-    }
-    return sum + model::WorkspaceBound(model_, model::WorkspaceOf::kBackward, {layer, layer},
-                                       microbatch_);
-  };
-  int replicas = job_.AutoReplicas(microbatch_);
-  for (int layer = 0; layer < model_.num_layers(); ++layer) {
-    while (replicas > 1 && of_layer(layer, model::SumBuffers(replicas)) > largest) replicas /= 2;
-  }
-  return replicas;
+  replicas_ = division.replicas > 0 ? division.replicas : job.AutoReplicas(microbatch);
 }
 
 plan::Plan PlanBuilder::Blank() const {
@@ -127,8 +105,7 @@ std::vector<plan::DeviceSet> PlanBuilder::DeviceChoices() const {
       choices.push_back(plan::DeviceSet::Of(some));
     }
   }
-  const bool known = absl::c_all_of(
-      machine_.devices, [](const plan::DeviceSpec& device) { return device.flops.value > 0; });
+  const bool known = plan::AllPaced(machine_.devices);
   const int finest = std::min(replicas_, kMostShares);
   for (int entries = 2; known && !alike_devices_ && entries <= finest; entries *= 2) {
     plan::DeviceSet shares = SharesBySpeed(entries);

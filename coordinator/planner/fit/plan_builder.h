@@ -15,7 +15,7 @@ inline constexpr int64_t kResidentGranule = 4096;
 // How the microbatches of a step are divided: see Plan.
 struct Division {
   DeviceSets sets = DeviceSets::kSingle;
-  int replicas = 1;  // 0: PlanBuilder::AutoReplicas
+  int replicas = 1;  // 0: JobSpec::AutoReplicas
   // Gradients leave in so many parts at least, as far as the replicas allow.
   int least_parts = 1;
   bool pass_weights = true;  // where devices share a link to the host
@@ -74,12 +74,6 @@ class PlanBuilder {
   bool alike_devices() const { return alike_devices_; }
 
  private:
-  // `virtual_replicas: auto`. More replicas let more devices share a layer group, and take more
-  // gradient buffers where one device runs all of them. They fix the result, so that they must not
-  // depend on how many devices there happen to be: the most (JobSpec::AutoReplicas) of which every
-  // layer, with all its gradient buffers and the workspace, has room in the largest device beside
-  // the next weights. (With less room gradients would leave in many parts, which the arena holds.)
-  int AutoReplicas() const;
   // So many ranges of a step shared out so that the devices are done at the same time, or nearly.
   plan::DeviceSet SharesBySpeed(int entries) const;
   // Of groups that do not fit with the parts they have, more. False when none has.

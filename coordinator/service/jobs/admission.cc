@@ -312,21 +312,12 @@ absl::Status PlanWith(DType gradient_dtype, const JobRequest& request,
   HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
   admitted->plan_text = planner::ExplainPlan(admitted->model, planned, machine);
   admitted->plan_json = planner::PlanToJson(admitted->model, planned, machine);
-  const int replicas = admitted->spec.AutoReplicas(admitted->plan.microbatch_size);
-  const bool automatic =
-      admitted->spec.virtual_replicas == 0 && options.replicas == 0 && options.given == nullptr;
   if (planned.one_replica_for_host) {
     admitted->notes.push_back(absl::StrCat(
         "virtual_replicas: auto is 1 in this run: there is too little host memory for the ",
-        "gradients of more (virtual_replicas: ", replicas, " says how much), so that devices can ",
-        "share no layer"));
-  } else if (automatic && admitted->plan.replicas < replicas) {
-    admitted->notes.push_back(absl::StrCat(
-        "virtual_replicas: auto is ", admitted->plan.replicas, " in this run, not ", replicas,
-        ": with more a layer and its gradient buffers have no room in the largest device",
-        admitted->plan.replicas < static_cast<int>(machine.devices.size())
-            ? " (in a new run a number lets more devices share it, for much more host memory)"
-            : ""));
+        "gradients of more (virtual_replicas: ",
+        admitted->spec.AutoReplicas(admitted->plan.microbatch_size),
+        " says how much), so that devices can share no layer"));
   }
   return absl::OkStatus();
 }
@@ -407,8 +398,10 @@ absl::Status SetCosts(const JobRequest& request, const AdmittedJob& admitted,
     return dispatch::ProfiledCostFactory(
         std::make_shared<const profile::Profile>(std::move(measured)), admitted.model);
   };
-  if (auto one_more = profile::WithOneMoreDevice(profile, machine.devices)) {
-    options->costs_with_one_more = factory(*std::move(one_more));
+  if (request.explain) {
+    if (auto one_more = profile::WithOneMoreDevice(profile, machine.devices)) {
+      options->costs_with_one_more = factory(*std::move(one_more));
+    }
   }
   options->costs = factory(std::move(profile));
   return absl::OkStatus();
