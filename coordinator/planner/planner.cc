@@ -1,6 +1,8 @@
 #include "coordinator/planner/planner.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -16,29 +18,12 @@
 #include "coordinator/planner/report/basis.h"
 #include "coordinator/planner/search/grouping.h"
 #include "coordinator/planner/search/microbatch.h"
-#include "coordinator/planner/search/placement.h"
+#include "coordinator/planner/search/move_rules.h"
 #include "coordinator/planner/search/seeds.h"
 #include "coordinator/planner/timing/task_costs.h"
 
 namespace harmony::planner {
 namespace {
-
-MoveRules RulesOf(const job::JobSpec& job, const PlanBuilder& builder) {
-  MoveRules rules;
-  rules.forward_task_sizes = builder.ForwardTaskSizes();
-  SetDeviceChoices(builder.DeviceChoices(), &rules);
-  rules.groups = job.layer_groups.empty();
-  rules.update = job.update == job::UpdateMode::kAuto && !job.DeferredUpdates();
-  rules.stash = job.stash;
-  // Of some models it is not known what a forward leaves for its backward.
-  const int64_t samples = builder.Blank().microbatch_size;
-  const std::vector<model::LayerCost>& costs = builder.model().costs;
-  rules.activations = std::all_of(costs.begin(), costs.end(), [&](const model::LayerCost& cost) {
-    return model::KeptTensorBytes(cost, samples) < model::kMostBytes;
-  });
-  rules.alike_devices = builder.alike_devices();
-  return rules;
-}
 
 // All that is to be said of the result's plan.
 absl::Status Evaluate(const PlanBuilder& builder, const MoveRules& rules,
@@ -77,7 +62,7 @@ absl::Status TakeGiven(const model::ModelSpec& model, const job::JobSpec& job,
                                                    options.given_path, options.model_of_length));
   result->searched = false;
   const PlanBuilder builder(model, job, machine, size, DivisionOf(result->plan));
-  const MoveRules rules = RulesOf(job, builder);
+  const MoveRules rules = RulesOf(builder);
   HARMONY_RETURN_IF_ERROR_CTX(Evaluate(builder, rules, costs, options, result), options.given_path);
   const plan::Plan shape = builder.Blank();
   TaskCosts tasks(model, shape, costs(shape));
@@ -132,11 +117,8 @@ class Planning {
     // The size fixes the result as well: it must not depend on the mode that wins.
     const std::vector<int64_t> sizes = SizesOf(divisions.front());
     std::vector<Contender> all = SearchAll(divisions, sizes);
-    const bool automatic = divisions.front().replicas == 0;
-    if (automatic && absl::c_none_of(all, [](const Contender& one) { return one.fits_host; })) {
-      // The host holds the parts that gradients leave in. One replica's are fewer.
-      all.push_back(Search({divisions.front().sets, 1}, sizes, Nanos(), {}));
-    }
+    const bool too_many = divisions.front().replicas == 0 && !AnyFitsHost(all);
+    if (too_many) all = WithFewerReplicas(sizes);
     const Contender* best = &all.front();
     for (const Contender& other : all) {
       if (Better(other, *best)) best = &other;
@@ -146,14 +128,14 @@ class Planning {
                             options_.model_of_length);
     }
     PlanResult result;
-    result.one_replica_for_host = automatic && best->division.replicas == 1;
+    result.fewer_replicas_for_host = too_many;
     result.plan = best->found.best.plan;
     result.report = best->found.report;
     if (!best->fits_host) {
       return HostTooSmall(model_, job_, machine_, result.plan, options_.model_of_length);
     }
     const PlanBuilder builder = BuilderOf(*best);
-    HARMONY_RETURN_IF_ERROR(Evaluate(builder, RulesOf(job_, builder), costs_, options_, &result));
+    HARMONY_RETURN_IF_ERROR(Evaluate(builder, RulesOf(builder), costs_, options_, &result));
     for (const Contender& other : all) {
       const bool same = absl::string_view(ModeName(other.division.sets)) == ModeOf(result.plan) ||
                         other.division.sets == DeviceSets::kAny;
@@ -193,8 +175,7 @@ class Planning {
     }
     SearchOptions search = options_.search;
     search.share *= candidate.division.share;
-    const SearchResult found =
-        SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, search);
+    const SearchResult found = SearchPlans(builder, RulesOf(builder), partition_, costs_, search);
     return BestPlans(found);
   }
 
@@ -223,6 +204,29 @@ class Planning {
       all.push_back(std::move(next));
     }
     return all;
+  }
+
+  // The host holds the parts that gradients leave in. Where it has no room for those of the
+  // replicas that divide a step: the most replicas for whose parts it has.
+  std::vector<Contender> WithFewerReplicas(const std::vector<int64_t>& sizes) const {
+    const auto search = [&](int replicas) {
+      PlannerOptions options = options_;
+      options.replicas = replicas;
+      std::vector<int64_t> divided;
+      absl::c_copy_if(sizes, std::back_inserter(divided),
+                      [&](int64_t size) { return job_.global_batch_size / size % replicas == 0; });
+      return SearchAll(DivisionsOf(job_, machine_, options), divided);
+    };
+    std::vector<Contender> one = search(1);
+    if (!AnyFitsHost(one)) return one;
+    for (int replicas = job_.AutoReplicas(sizes.front()) / 2; replicas > 1; replicas /= 2) {
+      std::vector<Contender> found = search(replicas);
+      if (AnyFitsHost(found)) return found;
+    }
+    return one;
+  }
+  static bool AnyFitsHost(const std::vector<Contender>& all) {
+    return absl::c_any_of(all, std::mem_fn(&Contender::fits_host));
   }
 
   // The host reads the gradients of each device: with many devices for few microbatches that can be
@@ -264,7 +268,7 @@ class Planning {
         continue;
       }
       const PlanBuilder builder = BuilderOf(candidate);
-      const MoveRules rules = RulesOf(job_, builder);
+      const MoveRules rules = RulesOf(builder);
       most = size / 2;
       candidate.fits_host = builder.FitsHost(candidate.found.best.plan);
       if (!candidate.fits_host) SaveHostMemory(builder, rules, &candidate);
@@ -299,8 +303,7 @@ class Planning {
     }
     SearchOptions search = options_.search;
     search.share *= candidate->division.share;
-    candidate->found =
-        SearchPlans(builder, RulesOf(job_, builder), partition_, costs_, search, alike);
+    candidate->found = SearchPlans(builder, RulesOf(builder), partition_, costs_, search, alike);
     if (!candidate->found.found) return;
     Division division = candidate->division;
     const int most = candidate->found.best.plan.replicas;
@@ -444,8 +447,7 @@ absl::Status HoldAgainstNone(const model::ModelSpec& model, const job::JobSpec& 
     other.step = result->estimate.step;
     result->plan = plan;
     const PlanBuilder builder(model, job, machine, plan.microbatch_size, DivisionOf(plan));
-    HARMONY_RETURN_IF_ERROR(
-        Evaluate(builder, RulesOf(job, builder), options.costs, options, result));
+    HARMONY_RETURN_IF_ERROR(Evaluate(builder, RulesOf(builder), options.costs, options, result));
   }
   if (options.explain && other.step > result->estimate.step) {
     result->alternatives.insert(result->alternatives.begin(), std::move(other));

@@ -53,8 +53,9 @@ struct PlanResult {
   Nanos with_one_more;
   std::string basis;  // what the estimate rests on, a sentence
   bool searched = true;
-  // virtual_replicas: auto is 1, since the host has no room for the gradients of more.
-  bool one_replica_for_host = false;
+  // virtual_replicas: auto is less than what divides a step, since the host has no room for the
+  // gradients of more.
+  bool fewer_replicas_for_host = false;
   double search_seconds = 0;  // filled in by who has a clock
 };
 

@@ -22,6 +22,7 @@ harmony_test(moves_test
 harmony_test(planner_test
   SOURCES coordinator/planner/fit/fit_advice_test.cc coordinator/planner/fit/given_plan_test.cc
           coordinator/planner/fit/input_check_test.cc coordinator/planner/planner_test.cc coordinator/planner/profile_plan_test.cc
+          coordinator/planner/replicas_test.cc
           coordinator/planner/report/bottleneck_test.cc
           common/plan/plan_json_test.cc
   DEPS harmony_planner harmony_sim LABELS pure long)

@@ -312,12 +312,15 @@ absl::Status PlanWith(DType gradient_dtype, const JobRequest& request,
   HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
   admitted->plan_text = planner::ExplainPlan(admitted->model, planned, machine);
   admitted->plan_json = planner::PlanToJson(admitted->model, planned, machine);
-  if (planned.one_replica_for_host) {
+  if (planned.fewer_replicas_for_host) {
+    const int replicas = admitted->plan.replicas;
     admitted->notes.push_back(absl::StrCat(
-        "virtual_replicas: auto is 1 in this run: there is too little host memory for the ",
-        "gradients of more (virtual_replicas: ",
-        admitted->spec.AutoReplicas(admitted->plan.microbatch_size),
-        " says how much), so that devices can share no layer"));
+        "virtual_replicas: auto is ", replicas,
+        " in this run: there is too little host memory for ",
+        "the gradients of more (virtual_replicas: ",
+        admitted->spec.AutoReplicas(admitted->plan.microbatch_size), " says how much), so that ",
+        replicas == 1 ? "devices can share no layer"
+                      : absl::StrCat("no more than ", replicas, " devices can share a layer")));
   }
   return absl::OkStatus();
 }

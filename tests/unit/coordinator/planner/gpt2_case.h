@@ -21,6 +21,7 @@ inline job::JobSpec Gpt2Job() {
   return job;
 }
 
+inline constexpr char kFourPaced[] = "sim*4:mem=2GiB,flops=100G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s";
 inline plan::MachineSpec Machine(absl::string_view devices) {
   plan::MachineSpec machine;
   machine.devices = *plan::ParseDevices(devices);

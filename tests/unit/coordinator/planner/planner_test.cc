@@ -82,8 +82,6 @@ TEST(PlannerTest, DevicesThatAreTooSmallRunNothing) {
   }
 }
 
-constexpr char kFourPaced[] = "sim*4:mem=2GiB,flops=100G,h2d=1GB/s,d2h=1GB/s,p2p=1GB/s";
-
 TEST(PlannerTest, DataModeRunsAllGroupsOnEachDevice) {
   const model::ModelSpec model = Gpt2();
   job::JobSpec job = Gpt2Job();
@@ -167,21 +165,6 @@ TEST(PlannerTest, DevicesThatShareALinkPassWeightsOn) {
   EXPECT_FALSE(alone->plan.pass_weights);
 }
 
-TEST(PlannerTest, ReplicasAreThoseTheRunBeganWith) {
-  const model::ModelSpec model = Gpt2();
-  job::JobSpec job = Gpt2Job();
-  PlannerOptions options;
-  options.replicas = 2;
-  options.microbatch_size = 2;
-  for (const char* mode : {"auto", "harmony-pp", "harmony-dp"}) {
-    job.mode = mode;
-    const absl::StatusOr<PlanResult> planned =
-        PlanQuickly(model, job, Machine("sim*2:mem=2GiB"), options);
-    ASSERT_TRUE(planned.ok()) << mode << ": " << planned.status();
-    EXPECT_EQ(planned->plan.replicas, 2) << mode;
-  }
-}
-
 TEST(PlannerTest, AutoTakesTheBetterModeAndNamesTheOther) {
   const model::ModelSpec model = Gpt2();
   job::JobSpec job = Gpt2Job();
@@ -234,27 +217,6 @@ TEST(PlannerTest, AlternativesSayWhyTheyLose) {
     }
   }
   EXPECT_TRUE(recomputes);
-}
-
-// The result of a job that asks for nothing does not depend on the number of devices, nor on their
-// memory, nor on the mode that is best for them. In half a GiB a gradient of the head has no room
-// for the buffers of 16 replicas, and leaves in parts.
-TEST(PlannerTest, ReplicasAreTheSameOnAnyDevices) {
-  const model::ModelSpec model = Gpt2();
-  PlannerOptions options;
-  options.explain = true;
-  for (const char* devices : {"sim:mem=2GiB", "sim:mem=512MiB", kFourPaced}) {
-    const plan::MachineSpec machine = Machine(devices);
-    const absl::StatusOr<PlanResult> planned = PlanQuickly(model, Gpt2Job(), machine, options);
-    ASSERT_TRUE(planned.ok()) << planned.status();
-    EXPECT_EQ(planned->plan.replicas, 16);
-    if (machine.devices.front().memory < GiB(1)) {
-      EXPECT_GT(planned->plan.backward_groups.back().gradient_parts, 1);
-    }
-    ASSERT_FALSE(planned->alternatives.empty());
-    const bool named = absl::StartsWith(planned->alternatives.front().what, "mode: ");
-    EXPECT_EQ(named, planned->plan.devices.size() > 1) << planned->alternatives.front().what;
-  }
 }
 
 TEST(PlannerTest, ExplainSaysWhatOneMoreDeviceWouldBring) {
