@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/ipc/fd_passing.h"
+#include "common/plan/machine.h"
 
 namespace harmony::client {
 namespace {
@@ -38,6 +39,7 @@ class ServiceBuilder {
       fds.emplace_back(static_cast<int>(fds.size()), fd.get());
     }
     GiveDevices(all.back(), fds);
+    const auto specs = plan::ParseDevices(settings_.devices);
     all.push_back(Make("host", -1, "harmony-worker", "worker-host.log"));
     all.back().child.arguments.insert(all.back().child.arguments.end(), {"--device", "host"});
     for (size_t i = 0; i < fds.size(); ++i) {
@@ -45,7 +47,9 @@ class ServiceBuilder {
                          absl::StrCat("worker-", i, ".log")));
       all.back().child.arguments.insert(all.back().child.arguments.end(),
                                         {"--device", absl::StrCat(i)});
-      GiveDevices(all.back(), {fds[i]});
+      // A worker that copies sends to other devices, too.
+      const bool copies = specs.ok() && i < specs->size() && (*specs)[i].worker_copies;
+      GiveDevices(all.back(), copies ? fds : std::vector{fds[i]});
     }
     return all;
   }

@@ -12,7 +12,8 @@ namespace harmony::command {
 
 inline constexpr int kLaneKinds = static_cast<int>(LaneKind::kHostIo) + 1;
 
-// The program that carries out its commands.
+// The program that carries out its commands; those of kSwapper for a device with copies=worker its
+// worker (plan::DeviceSpec::worker_copies).
 enum class LaneOwner : uint8_t { kWorker, kSwapper, kHostWorker };
 
 // What it moves bytes over: lanes of a device with the same link take turns on it.

@@ -25,11 +25,30 @@ absl::StatusOr<Context> Context::Create(const Driver& driver, int ordinal) {
   return Context(driver, context);
 }
 
+absl::StatusOr<Context> Context::Primary(const Driver& driver, int ordinal) {
+  CUdevice device = 0;
+  HARMONY_RETURN_IF_ERROR(driver.Check(driver.DeviceGet(&device, ordinal), "opening a GPU"));
+  CUcontext primary = nullptr;
+  HARMONY_RETURN_IF_ERROR(
+      driver.Check(driver.DevicePrimaryCtxRetain(&primary, device), "sharing a GPU's context"));
+  Context context(driver, primary);
+  context.retained_ = device;
+  HARMONY_RETURN_IF_ERROR(context.MakeCurrent());
+  return context;
+}
+
 Context::Context(Context&& other) noexcept
-    : driver_(other.driver_), context_(std::exchange(other.context_, nullptr)) {}
+    : driver_(other.driver_),
+      context_(std::exchange(other.context_, nullptr)),
+      retained_(other.retained_) {}
 
 Context::~Context() {
-  if (context_ != nullptr) driver_->CtxDestroy(context_);
+  if (context_ == nullptr) return;
+  if (retained_) {
+    driver_->DevicePrimaryCtxRelease(*retained_);
+  } else {
+    driver_->CtxDestroy(context_);
+  }
 }
 
 absl::Status Context::MakeCurrent() const {

@@ -2,6 +2,8 @@
 
 // Contexts, streams and events as values that free themselves.
 
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/cuda/driver.h"
@@ -13,6 +15,8 @@ class Context {
  public:
   // Makes one and makes it current to the calling thread.
   static absl::StatusOr<Context> Create(const Driver& driver, int ordinal);
+  // The one in which this process computes, also with libraries: there is one on each GPU.
+  static absl::StatusOr<Context> Primary(const Driver& driver, int ordinal);
   Context(Context&& other) noexcept;
   Context& operator=(Context&&) = delete;
   // REQUIRES: nothing of it is in use.
@@ -26,6 +30,7 @@ class Context {
 
   const Driver* driver_;
   CUcontext context_;
+  std::optional<CUdevice> retained_;  // whose primary one it is
 };
 
 // A queue of copies, one after the other, and the event by which the last of them is waited for.

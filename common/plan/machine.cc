@@ -48,8 +48,15 @@ absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceS
     device.memory -= Bytes(device.memory.count() % kGpuPage.count());
     return absl::OkStatus();
   }
+  if (key == "copies") {
+    if (value != "worker" && value != "swapper") {
+      return absl::InvalidArgumentError("must be worker or swapper");
+    }
+    device.worker_copies = value == "worker";
+    return absl::OkStatus();
+  }
   if (device.kind == DeviceKind::kCuda) {
-    return absl::InvalidArgumentError("a cuda device takes only mem");
+    return absl::InvalidArgumentError("a cuda device takes only mem and copies");
   }
   if (key == "flops") {
     HARMONY_ASSIGN_OR_RETURN(device.flops, ParseFlops(value));
@@ -74,7 +81,7 @@ absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceS
                                          : nullptr;
   if (rate == nullptr) {
     return absl::InvalidArgumentError(
-        "unknown key (known: mem, context, flops, h2d, d2h, p2p, root, host)");
+        "unknown key (known: mem, context, flops, h2d, d2h, p2p, root, host, copies)");
   }
   HARMONY_ASSIGN_OR_RETURN(*rate, ParseBytesPerSecond(value));
   return CheckRate(rate->value, limits::kLeastBytesPerSecond, limits::kMostBytesPerSecond,
@@ -133,6 +140,9 @@ absl::StatusOr<DeviceSpec> ParseSim(absl::string_view text, int* count) {
   if (device.usable() < MiB(1)) return Wrong(text, "context= leaves less than 1MiB of mem=");
   if (!device.root.empty() && (device.h2d.value <= 0 || device.d2h.value <= 0)) {
     return Wrong(text, "devices that share a root= need h2d= and d2h=, the speed of its link");
+  }
+  if (!device.root.empty() && device.worker_copies) {
+    return Wrong(text, "copies=worker: the link of a root= is emulated by the swapper alone");
   }
   return device;
 }
@@ -211,10 +221,11 @@ Bytes DeviceSpec::MemoryFor(Bytes usable) const {
 }
 
 std::string ToString(const DeviceSpec& device) {
+  const char* const copies = device.worker_copies ? ",copies=worker" : "";
   if (device.kind == DeviceKind::kCuda) {
     return absl::StrCat(
         "cuda:", device.cuda_ordinal,
-        device.memory.count() == 0 ? "" : absl::StrCat(",mem=", device.memory.count()));
+        device.memory.count() == 0 ? "" : absl::StrCat(",mem=", device.memory.count()), copies);
   }
   return absl::StrCat(
       "sim:mem=", device.memory.count(),
@@ -222,7 +233,7 @@ std::string ToString(const DeviceSpec& device) {
       Rate("flops", device.flops.value, ""), Rate("h2d", device.h2d.value, "B/s"),
       Rate("d2h", device.d2h.value, "B/s"), Rate("p2p", device.p2p.value, "B/s"),
       device.root.empty() ? "" : absl::StrCat(",root=", device.root),
-      Rate("host", device.host.value, "B/s"));
+      Rate("host", device.host.value, "B/s"), copies);
 }
 
 std::string ToString(const std::vector<DeviceSpec>& devices) {

@@ -43,6 +43,9 @@ struct DeviceSpec {
   // It computes as fast as this machine's cores do, which all such devices share.
   bool on_cores() const { return kind == DeviceKind::kSim && !paced(); }
   BytesPerSecond h2d, d2h, p2p;
+  // `copies=worker`: its worker carries its copies out, in the context in which it computes, in
+  // place of the swapper: where copies of another process hold up what a GPU computes.
+  bool worker_copies = false;
   // Devices of the same root share one paced link to the host: in each direction it carries one
   // copy after the other. Empty: a link of its own.
   std::string root;

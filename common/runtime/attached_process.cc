@@ -92,7 +92,7 @@ class AttachedProcess::Impl {
        AttachedHandler* handler, std::function<void(const absl::Status&)> on_refused)
       : options_(std::move(options)),
         handler_(handler),
-        first_lane_(lanes.front().lane),
+        first_lane_(lanes.empty() ? 0 : lanes.front().lane),
         client_(options_.socket_path, Callbacks(std::move(on_refused))),
         executor_(std::move(lanes), semaphores,
                   [this](const std::vector<LaneReport>& reports) { SendReports(reports); }) {}
@@ -291,7 +291,7 @@ class AttachedProcess::Impl {
 
   const AttachedOptions options_;
   AttachedHandler* const handler_;
-  const uint32_t first_lane_;
+  const uint32_t first_lane_;     // failures of set-ups are told as its; a process may have none
   uint32_t last_generation_ = 0;  // stream's thread only
   rpc::AttachClient client_;
   LaneExecutor executor_;  // destroyed before the client that its reports go to

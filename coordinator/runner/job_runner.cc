@@ -52,11 +52,12 @@ std::string DebugString(const ProcessId& process) {
   return absl::StrCat("worker ", process.device);
 }
 
-ProcessId OwnerOf(const command::Lane& lane) {
+ProcessId OwnerOf(const command::Lane& lane, const std::set<int>& worker_copies) {
   switch (command::TraitsOf(lane.kind).owner) {
     case command::LaneOwner::kWorker:
       return {Role::kWorker, lane.device};
     case command::LaneOwner::kSwapper:
+      if (worker_copies.contains(lane.device)) return {Role::kWorker, lane.device};
       return {Role::kSwapper, 0};
     case command::LaneOwner::kHostWorker:
       return {Role::kHostWorker, 0};
@@ -117,6 +118,9 @@ class JobRunner::Impl {
       if (member.process == process) return &member;
     }
     return nullptr;
+  }
+  ProcessId OwnerOfLane(int lane) const {
+    return OwnerOf(lanes_.LaneAt(lane), options_.worker_copies);
   }
   bool AllReady() const {
     return std::all_of(members_.begin(), members_.end(),
@@ -261,7 +265,7 @@ class JobRunner::Impl {
     }
     std::vector<Send> sends(members_.size());
     for (command::Command& command : *commands) {
-      const ProcessId owner = OwnerOf(lanes_.LaneAt(static_cast<int>(command.header.lane)));
+      const ProcessId owner = OwnerOfLane(static_cast<int>(command.header.lane));
       const size_t at = owner.role == Role::kWorker ? 2 + static_cast<size_t>(owner.device)
                                                     : static_cast<size_t>(owner.role);
       sends[at].commands.push_back(std::move(command));
@@ -279,7 +283,7 @@ class JobRunner::Impl {
     if (state_ != State::kRunning || event.generation != generation_) return;
     if (event.lane < 0 || event.lane >= lanes_.size()) return;
     const command::Lane lane = lanes_.LaneAt(event.lane);
-    const ProcessId owner = OwnerOf(lane);
+    const ProcessId owner = OwnerOfLane(event.lane);
     const command::Command* command = dispatcher_.Find(event.lane, event.value);
     const command::HostTask* task =
         command == nullptr ? nullptr : std::get_if<command::HostTask>(&command->body);
@@ -379,7 +383,7 @@ class JobRunner::Impl {
   Nanos LongestHead(const ProcessId& process) const {
     Nanos longest;
     for (int lane = 0; lane < lanes_.size(); ++lane) {
-      if (OwnerOf(lanes_.LaneAt(lane)) != process) continue;
+      if (OwnerOfLane(lane) != process) continue;
       const command::Command* head = dispatcher_.Find(lane, completed_[lane] + 1);
       if (head != nullptr) longest = std::max(longest, head->header.expected);
     }
@@ -427,7 +431,7 @@ class JobRunner::Impl {
     }
     if (!satisfied || now_ - head.since <= LimitOf(*command)) return;
     const command::Lane where = lanes_.LaneAt(lane);
-    Kill(*Find(OwnerOf(where)),
+    Kill(*Find(OwnerOfLane(lane)),
          absl::StrCat("deadline passed on ", DebugString(where), " (semaphore ", lane, ", value ",
                       value, "): ", DebugString(*command), TensorsRead(*command)));
   }

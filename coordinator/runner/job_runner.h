@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -36,8 +37,9 @@ struct ProcessId {
   auto operator<=>(const ProcessId&) const = default;
 };
 std::string DebugString(const ProcessId& process);
-// The process that executes a lane.
-ProcessId OwnerOf(const command::Lane& lane);
+// The process that executes a lane. `worker_copies`: devices whose workers carry out their copies
+// (DeviceSpec::worker_copies).
+ProcessId OwnerOf(const command::Lane& lane, const std::set<int>& worker_copies);
 
 // ---- Events ----
 struct ProcessAttached {  // a new incarnation, or an old one that dialled in again (it has quiesced
@@ -116,6 +118,7 @@ using Action = std::variant<RaiseGeneration, AskQuiesce, KillProcess, ReadRecord
 
 struct RunnerOptions {
   dispatch::DispatchOptions dispatch;
+  std::set<int> worker_copies;    // devices: see OwnerOf
   uint32_t first_generation = 1;  // must be above every generation the segment has seen
   // Who has not answered for longer than this, plus ten times the modelled duration of what it may
   // be running, is killed.

@@ -15,7 +15,6 @@ struct CudaCopier::Gpu {
 };
 
 struct CudaCopier::Device {
-  Gpu* gpu = nullptr;
   int ordinal = 0;  // of the GPU
   cuda::RegionMapping region;
 };
@@ -28,18 +27,18 @@ struct CudaCopier::Lane {
 
 absl::StatusOr<std::unique_ptr<CudaCopier>> CudaCopier::Create(
     const cuda::Driver& driver, std::byte* arena, const std::vector<plan::DeviceSpec>& devices,
-    const std::vector<int>& fds, Sizes sizes) {
-  auto copier = std::unique_ptr<CudaCopier>(new CudaCopier(driver, arena, sizes));
+    const std::vector<int>& fds, const Options& options) {
+  auto copier = std::unique_ptr<CudaCopier>(new CudaCopier(driver, arena, options));
   HARMONY_RETURN_IF_ERROR(copier->Open(devices, fds));
   HARMONY_RETURN_IF_ERROR(copier->OpenLanes(static_cast<int>(devices.size())));
   return copier;
 }
 
-CudaCopier::CudaCopier(const cuda::Driver& driver, std::byte* arena, Sizes sizes)
-    : driver_(driver), arena_(arena), sizes_(sizes), pinned_(driver, arena, sizes.chunk) {}
+CudaCopier::CudaCopier(const cuda::Driver& driver, std::byte* arena, const Options& options)
+    : driver_(driver), arena_(arena), options_(options), pinned_(driver, arena, options.chunk) {}
 
 CudaCopier::~CudaCopier() {
-  if (!gpus_.empty()) (void)EndJob();  // the end of the process does what this cannot
+  if (home_ != nullptr) (void)EndJob();  // the end of the process does what this cannot
   lanes_.clear();
   devices_.clear();
 }
@@ -48,9 +47,9 @@ absl::Status CudaCopier::Open(const std::vector<plan::DeviceSpec>& devices,
                               const std::vector<int>& fds) {
   std::set<int> ordinals;
   for (const plan::DeviceSpec& device : devices) ordinals.insert(device.cuda_ordinal);
-  for (const int ordinal : ordinals) {
-    HARMONY_ASSIGN_OR_RETURN(cuda::Context context, cuda::Context::Create(driver_, ordinal));
-    gpus_.emplace(ordinal, std::make_unique<Gpu>(Gpu{std::move(context)}));
+  for (const int device : options_.of_devices) {
+    HARMONY_RETURN_IF_ERROR(OpenContext(devices[static_cast<size_t>(device)].cuda_ordinal,
+                                        options_.in_compute_context));
   }
   for (const plan::DeviceSpec& device : devices) {
     const int own = device.cuda_ordinal;
@@ -67,15 +66,31 @@ absl::Status CudaCopier::Open(const std::vector<plan::DeviceSpec>& devices,
     absl::StatusOr<cuda::RegionMapping> region = cuda::RegionMapping::Map(
         driver_, fds[static_cast<size_t>(device.ordinal)], device.memory, accessors);
     if (!region.ok()) return WithContext(region.status(), absl::StrCat("cuda:", own));
-    devices_.push_back({gpus_.at(own).get(), own, *std::move(region)});
+    devices_.push_back({own, *std::move(region)});
   }
+  for (const int from : options_.of_devices) {
+    for (int to = 0; to < static_cast<int>(devices_.size()); ++to) {
+      if (ReachesPeer(from, to)) continue;
+      HARMONY_RETURN_IF_ERROR(OpenContext(devices_[static_cast<size_t>(to)].ordinal, false));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaCopier::OpenContext(int ordinal, bool primary) {
+  if (gpus_.contains(ordinal)) return absl::OkStatus();
+  HARMONY_ASSIGN_OR_RETURN(cuda::Context context, primary
+                                                      ? cuda::Context::Primary(driver_, ordinal)
+                                                      : cuda::Context::Create(driver_, ordinal));
+  const auto opened = gpus_.emplace(ordinal, std::make_unique<Gpu>(Gpu{std::move(context)})).first;
+  if (home_ == nullptr) home_ = opened->second.get();
   return absl::OkStatus();
 }
 
 absl::Status CudaCopier::OpenLanes(int num_devices) {
   const command::LaneTable table(num_devices);
-  for (int device = 0; device < num_devices; ++device) {
-    Gpu* const gpu = devices_[static_cast<size_t>(device)].gpu;
+  for (const int device : options_.of_devices) {
+    Gpu* const gpu = gpus_.at(devices_[static_cast<size_t>(device)].ordinal).get();
     HARMONY_RETURN_IF_ERROR(gpu->context.MakeCurrent());
     absl::Status opened;
     command::ForEachLaneKindOf(command::LaneOwner::kSwapper, [&](command::LaneKind kind) {
@@ -147,23 +162,25 @@ absl::Status CudaCopier::RunPeerCopy(Lane& lane, const Copy& copy) {
         "starting a copy between devices"));
     return lane.queue.Finish();
   }
-  const Gpu* const destination = devices_[static_cast<size_t>(copy.destination.device)].gpu;
+  const int ordinal = devices_[static_cast<size_t>(copy.destination.device)].ordinal;
+  const Gpu* const destination = gpus_.at(ordinal).get();
   std::unique_ptr<PeerBounce>& bounce = lane.bounces[destination];
   if (bounce == nullptr) {
     HARMONY_ASSIGN_OR_RETURN(bounce,
-                             PeerBounce::Create(driver_, destination->context, sizes_.bounce));
+                             PeerBounce::Create(driver_, destination->context, options_.bounce));
   }
   return bounce->Run(lane.gpu->context, lane.queue, from, to, copy.source.size);
 }
 
-// A registration is of the whole process; any of its contexts will do.
+// A registration is of the whole process; any of its contexts would do. What a worker computes next
+// on this thread finds its own.
 absl::Status CudaCopier::BeginJob(const plan::Plan&, Bytes extent) {
-  HARMONY_RETURN_IF_ERROR(gpus_.begin()->second->context.MakeCurrent());
+  HARMONY_RETURN_IF_ERROR(home_->context.MakeCurrent());
   return pinned_.Pin(extent);
 }
 
 absl::Status CudaCopier::EndJob() {
-  HARMONY_RETURN_IF_ERROR(gpus_.begin()->second->context.MakeCurrent());
+  HARMONY_RETURN_IF_ERROR(home_->context.MakeCurrent());
   return pinned_.Unpin();
 }
 

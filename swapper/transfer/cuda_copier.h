@@ -16,24 +16,27 @@
 
 namespace harmony::swapper {
 
-// Copies by the copy engines of GPUs. This process has a context of its own on each, which issues
+// Copies by the copy engines of GPUs. The swapper has a context of its own on each, which issues
 // copies only: no kernel, no fill, no copy within a GPU but between two devices that are the same
-// one. So it does not share the queues in which the workers' kernels wait. Each lane has its own
-// queue: both directions of a link go at once.
+// one. So it does not share the queues in which the workers' kernels wait. A worker that copies for
+// its device does so in the context in which it computes. Each lane has its own queue: both
+// directions of a link go at once.
 //
 // A copy has happened when the host has seen its event, which Run waits for; what is signalled and
 // committed afterwards is signalled by the CPU.
 class CudaCopier : public Copier {
  public:
-  struct Sizes {
+  struct Options {
+    std::vector<int> of_devices;  // whose lanes it runs
+    bool in_compute_context = false;
     Bytes chunk = PinnedArena::kChunk;
     Bytes bounce = PeerBounce::kBuffer;
   };
   // `fds[d]` holds the region of `devices[d]`, several of which may be one GPU. `arena` is mapped
-  // as long as the copier lives.
+  // as long as the copier lives. REQUIRES: it runs the lanes of one device at least.
   static absl::StatusOr<std::unique_ptr<CudaCopier>> Create(
       const cuda::Driver& driver, std::byte* arena, const std::vector<plan::DeviceSpec>& devices,
-      const std::vector<int>& fds, Sizes sizes);
+      const std::vector<int>& fds, const Options& options);
   ~CudaCopier() override;
 
   Bytes MemoryOf(int device) const override;
@@ -48,9 +51,11 @@ class CudaCopier : public Copier {
   struct Device;
   struct Lane;
 
-  CudaCopier(const cuda::Driver& driver, std::byte* arena, Sizes sizes);
+  CudaCopier(const cuda::Driver& driver, std::byte* arena, const Options& options);
 
   absl::Status Open(const std::vector<plan::DeviceSpec>& devices, const std::vector<int>& fds);
+  // Of the GPUs whose lanes are run, and of those that take copies which do not reach them.
+  absl::Status OpenContext(int ordinal, bool primary);
   absl::Status OpenLanes(int num_devices);
   // A copy between the arena and a device, piece by piece: none crosses the end of a pinned chunk.
   absl::Status QueueHostCopy(Lane& lane, const Copy& copy);
@@ -60,8 +65,9 @@ class CudaCopier : public Copier {
 
   const cuda::Driver& driver_;
   std::byte* const arena_;
-  const Sizes sizes_;
+  const Options options_;
   std::map<int, std::unique_ptr<Gpu>> gpus_;  // by ordinal
+  const Gpu* home_ = nullptr;                 // of the first device whose lanes are run
   std::vector<Device> devices_;
   std::set<std::pair<int, int>> reaching_;  // ordinals: the first can use the memory of the second
   std::map<int, std::unique_ptr<Lane>> lanes_;  // by index of LaneTable

@@ -46,10 +46,12 @@ BASE_JOB = {
 
 def of_kind(devices):
     """The devices that a test runs on where it says these: so many of the fake GPUs, in turn. Paced ones stay."""
-    match = DEVICE_KIND == "cuda" and re.fullmatch(r"sim(?:\*(\d+))?:mem=(\w+)", str(devices))
-    if not match:
+    one = r"sim(?:\*(\d+))?:(mem=\w+(?:,copies=worker)?)"
+    parts = [re.fullmatch(one, part) for part in str(devices).split(" ")]
+    if DEVICE_KIND != "cuda" or not all(parts):
         return devices
-    return ";".join(f"cuda:{i % FAKE_GPUS},mem={match[2]}" for i in range(int(match[1] or 1)))
+    options = [part[2] for part in parts for _ in range(int(part[1] or 1))]
+    return ";".join(f"cuda:{i % FAKE_GPUS},{option}" for i, option in enumerate(options))
 
 
 def arguments(args):

@@ -276,6 +276,11 @@ inline RandomCase MakeRandomCase(uint64_t seed) {
   if (others.Below(4) == 0) options.stops = 1 + static_cast<int>(others.Below(4));
   if (others.Below(4) == 0) options.stream_losses = 1 + static_cast<int>(others.Below(3));
   if (others.Below(4) == 0) options.failures = 1 + static_cast<int>(others.Below(3));
+  if (others.Below(4) == 0) {
+    for (size_t d = 0; d < devices.size(); ++d) {
+      if (others.Below(3) > 0) options.worker_copies.insert(static_cast<int>(d));
+    }
+  }
   const int64_t tasks =
       result.plan.num_microbatches *
       static_cast<int64_t>(result.plan.forward_groups.size() + result.plan.backward_groups.size());

@@ -36,6 +36,7 @@ MAY_INCLUDE = {
                             "common/profile", "coordinator/recovery", "coordinator/dispatch", "coordinator/planner"],
     "coordinator": ["common", "proto", "coordinator"],
     "worker/layers": ["common/base", "common/model", "worker/device", "worker/layers"],
+    "worker/service": ["common", "proto", "worker", "swapper/copies"],  # of devices with copies=worker
     "worker": ["common", "proto", "worker"],
     "swapper/core": ["common/base", "common/model", "common/job", "common/command", "common/plan", "common/profile",
                      "swapper/core"],

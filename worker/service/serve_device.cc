@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/runtime/segment_semaphores.h"
 #include "harmony/v1/attach.pb.h"
+#include "swapper/copies/copy_service.h"
 #include "worker/service/device_backends.h"
 #include "worker/service/device_worker.h"
 #include "worker/service/serve.h"
@@ -15,12 +16,18 @@ namespace {
 
 class DeviceHandler : public runtime::AttachedHandler {
  public:
-  explicit DeviceHandler(DeviceWorker* worker) : worker_(worker) {}
+  DeviceHandler(DeviceWorker* worker, swapper::CopyService* copies)
+      : worker_(worker), copies_(copies) {}
 
   absl::Status SetUpJob(const runtime::AttachedJob& job) override {
-    return runtime::EndIfDeviceIsLost(worker_->SetUpJob(job));
+    HARMONY_RETURN_IF_ERROR(runtime::EndIfDeviceIsLost(worker_->SetUpJob(job)));
+    return copies_->SetUpJob(job.plan);
   }
-  void EndJob() override { worker_->EndJob(); }
+  void EndJob() override {
+    copies_->EndJob();
+    worker_->EndJob();
+  }
+  absl::Status PrepareGeneration() override { return copies_->PrepareGeneration(); }
   void FillStats(v1::DeviceStats* stats) override {
     runtime::FillProcessStats(stats);
     const DeviceWorker::Stats worker = worker_->stats();
@@ -28,10 +35,12 @@ class DeviceHandler : public runtime::AttachedHandler {
     stats->set_workspace_peak(worker.workspace_peak.count());
     stats->set_paced(static_cast<int64_t>(worker.paced));
     stats->set_overruns(static_cast<int64_t>(worker.overruns));
+    copies_->FillStats(stats);
   }
 
  private:
   DeviceWorker* const worker_;
+  swapper::CopyService* const copies_;
 };
 
 }  // namespace
@@ -52,9 +61,13 @@ absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationS
   std::string computes_on = backend->ComputesOn();
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWorker> worker,
                            DeviceWorker::Create(device, std::move(backend)));
+  HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<swapper::CopyService> copies,
+                           swapper::CopyService::Open(context, swapper::Copies::OfWorker(device)));
   // It computes in its device's memory, which the swapper fills and empties.
-  HARMONY_RETURN_IF_ERROR(context.segment.KeepOnlySemaphoresWritable());
-  DeviceHandler handler(worker.get());
+  if (!device.worker_copies) {
+    HARMONY_RETURN_IF_ERROR(context.segment.KeepOnlySemaphoresWritable());
+  }
+  DeviceHandler handler(worker.get(), copies.get());
   runtime::SegmentSemaphores semaphores(&context.segment);
   const command::Lane lane{command::LaneKind::kCompute, device.ordinal};
   const command::LaneTable table(static_cast<int>(context.devices.size()));
@@ -64,6 +77,7 @@ absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationS
        [&worker](const command::Command& command, const runtime::AwaitSemaphore& await) {
          return runtime::EndIfDeviceIsLost(worker->Run(command, await));
        }});
+  copies->AddLanes(&lanes);
   runtime::AttachedOptions options = context.attached_options();
   options.role = runtime::AttachedRole::kWorker;
   options.device = device.ordinal;

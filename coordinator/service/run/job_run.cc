@@ -24,8 +24,12 @@ constexpr Nanos kStopWithoutAllProcesses = Seconds(10);
 constexpr Nanos kStopWhileRecovering = Seconds(30);
 constexpr char kWaits[] = ": the job waits and keeps what it has trained";
 
-runner::RunnerOptions OptionsOf(const RunSetup& setup, const ipc::Segment& segment) {
+runner::RunnerOptions OptionsOf(const RunSetup& setup, const plan::MachineSpec& machine,
+                                const ipc::Segment& segment) {
   runner::RunnerOptions options;
+  for (const plan::DeviceSpec& device : machine.devices) {
+    if (device.worker_copies) options.worker_copies.insert(device.ordinal);
+  }
   options.dispatch.first_step = setup.start.first_step;
   options.dispatch.end_step = setup.spec.max_steps;
   options.dispatch.save_steps = setup.spec.save_steps;
@@ -49,7 +53,7 @@ JobRun::JobRun(RunSetup setup, const plan::MachineSpec& machine, ipc::Segment* s
                                  setup_.plan, machine.devices)),
       pace_(setup_.model, setup_.plan, machine.devices),
       minimal_(plan::ComputeMinimalSwap(setup_.model, setup_.plan)),
-      runner_(setup_.model, setup_.plan, *costs_, OptionsOf(setup_, *segment)),
+      runner_(setup_.model, setup_.plan, *costs_, OptionsOf(setup_, machine, *segment)),
       monitor_(static_cast<int>(setup_.plan.devices.size()), kTimelineEntriesPerLane),
       steps_(setup_, segment, &monitor_, &MonotonicClock(), events_),
       workspace_peaks_(setup_.plan.devices.size(), 0),

@@ -40,6 +40,7 @@ void SimCoordinator::Start() {
   runner::RunnerOptions options;
   options.dispatch = {options_.first_step, options_.end_step, options_.save_steps, options_.window};
   options.first_generation = word_ + 1;
+  options.worker_copies = options_.worker_copies;
   options.max_generations_without_progress = 1000;
   options.command_deadline = options.quiesce_deadline = kDeadline;
   runner_ = std::make_unique<runner::JobRunner>(model_, plan_, costs_, options);

@@ -52,7 +52,8 @@ class Simulation {
       processes_[2 + d].id = {runner::Role::kWorker, static_cast<int>(d)};
     }
     for (int lane = 0; lane < lanes_.table().size(); ++lane) {
-      owner_.push_back(IndexOf(runner::OwnerOf(lanes_.table().LaneAt(lane))));
+      owner_.push_back(
+          IndexOf(runner::OwnerOf(lanes_.table().LaneAt(lane), options.worker_copies)));
       processes_[owner_.back()].lanes.push_back(lane);
     }
   }

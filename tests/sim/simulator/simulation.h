@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@ struct SimOptions {
   uint64_t seed = 0;
   int64_t first_step = 0, end_step = 2, save_steps = 0;
   int window = 64;
+  std::set<int> worker_copies;  // devices: see RunnerOptions
   // What happens to random processes, the coordinator among them, spread over `fault_events`
   // events.
   int kills = 0;

@@ -27,6 +27,17 @@ TEST(ParseDevicesTest, JoinsSeveral) {
   EXPECT_EQ((*devices)[2].memory, GiB(20));
 }
 
+TEST(ParseDevicesTest, SaysWhoCopies) {
+  const auto devices = ParseDevices("sim:mem=1GiB,copies=worker sim:mem=1GiB,copies=swapper");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_TRUE(devices->front().worker_copies);
+  EXPECT_FALSE(devices->back().worker_copies);
+  for (const char* text :
+       {"sim:mem=1073741824,copies=worker", "cuda:1,mem=2097152,copies=worker"}) {
+    EXPECT_EQ(ToString(ParseDevices(text)->front()), text);
+  }
+}
+
 TEST(ParseDevicesTest, AllDevicesBelongToOneHost) {
   const auto devices = ParseDevices("sim:mem=1GiB sim:mem=2GiB,host=50GB/s");
   ASSERT_TRUE(devices.ok()) << devices.status();
@@ -98,7 +109,9 @@ TEST(ParseDevicesTest, NamesWhatIsWrong) {
            {"sim:mem=5", "at least"},
            {"cuda", "needs its number"},
            {"cuda:x", "not the number"},
-           {"cuda:0,flops=1G", "takes only mem"},
+           {"cuda:0,flops=1G", "takes only mem and copies"},
+           {"sim:mem=1GiB,copies=me", "must be worker or swapper"},
+           {"sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=a,copies=worker", "root="},
            {"cuda:0;sim:mem=1GiB", "either all sim or all cuda"}}) {
     const auto devices = ParseDevices(text);
     EXPECT_EQ(devices.status().code(), absl::StatusCode::kInvalidArgument) << text;

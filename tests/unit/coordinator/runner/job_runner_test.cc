@@ -381,6 +381,17 @@ TEST_F(JobRunnerTest, DeadlinesGrowWithWhatRuns) {
 }
 
 // A recorded run, faults included, gives the same actions when it is played again.
+TEST(OwnerOfTest, CopiesAreTheSwappersOrTheirDevicesWorkers) {
+  using command::LaneKind;
+  for (const LaneKind copies : {LaneKind::kH2DBulk, LaneKind::kD2H, LaneKind::kP2P}) {
+    EXPECT_EQ(OwnerOf({copies, 1}, {}), kSwapper);
+    EXPECT_EQ(OwnerOf({copies, 1}, {1}), kWorker1);
+    EXPECT_EQ(OwnerOf({copies, 0}, {1}), kSwapper);
+  }
+  EXPECT_EQ(OwnerOf({LaneKind::kCompute, 1}, {0}), kWorker1);
+  EXPECT_EQ(OwnerOf({LaneKind::kHostIo, 0}, {0}), kHost);
+}
+
 TEST(RecordingTest, ReplaysToTheSameActions) {
   const model::ModelSpec model = dispatch::SmallModel(2);
   const plan::Plan plan = dispatch::SmallPlan(model, 2);

@@ -14,6 +14,7 @@
 namespace harmony::swapper {
 namespace {
 
+constexpr char kDevices[] = "cuda:0,mem=2MiB;cuda:1,mem=2MiB";
 constexpr Bytes kArena = KiB(64), kHalf = KiB(32), kChunk = KiB(16), kBounce = KiB(4);
 
 // Two GPUs whose streams dawdle, and an arena of several chunks.
@@ -24,29 +25,39 @@ class CudaCopierTest : public ::testing::Test {
         absl::StrCat("devices=2,memory=64MiB,max_delay_us=500,", config).c_str());
     driver_ = *cuda::LoadDriver();
     ASSERT_EQ(driver_->Init(0), CUDA_SUCCESS);
-    const auto devices = *plan::ParseDevices("cuda:0,mem=2MiB;cuda:1,mem=2MiB");
-    std::vector<int> fds;
+    const auto devices = *plan::ParseDevices(kDevices);
     for (const plan::DeviceSpec& device : devices) {
       regions_.push_back(*cuda::CreateRegion(*driver_, device.cuda_ordinal, device.memory));
-      fds.push_back(regions_.back().get());
     }
     arena_ = static_cast<std::byte*>(
         mmap(nullptr, kArena.count(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     for (int64_t i = 0; i < kArena.count(); ++i) arena_[i] = static_cast<std::byte>(i * 7 / 3);
-    auto copier = CudaCopier::Create(*driver_, arena_, devices, fds, {kChunk, kBounce});
-    ASSERT_TRUE(copier.ok()) << copier.status();
-    copier_ = *std::move(copier);
+    copier_ = CopierOf({0, 1}, false);
+  }
+  std::unique_ptr<CudaCopier> CopierOf(std::vector<int> of_devices, bool in_compute_context) {
+    const auto devices = *plan::ParseDevices(kDevices);
+    std::vector<int> fds;
+    for (const ipc::UniqueFd& region : regions_) fds.push_back(region.get());
+    auto copier = CudaCopier::Create(*driver_, arena_, devices, fds,
+                                     {.of_devices = std::move(of_devices),
+                                      .in_compute_context = in_compute_context,
+                                      .chunk = kChunk,
+                                      .bounce = kBounce});
+    EXPECT_TRUE(copier.ok()) << copier.status();
+    return copier.ok() ? *std::move(copier) : nullptr;
   }
   void TearDown() override {
+    other_.reset();
     copier_.reset();
     if (arena_ != nullptr) munmap(arena_, kArena.count());
   }
 
   absl::Status Copy(command::LaneKind lane, int device, int from, Bytes from_offset, int to,
                     Bytes to_offset, Bytes size) {
-    return copier_->Run({command::LaneTable(2).IndexOf({lane, device}),
-                         {from, from_offset, size},
-                         {to, to_offset, size}});
+    CudaCopier& copier = device == 1 && other_ != nullptr ? *other_ : *copier_;
+    return copier.Run({command::LaneTable(2).IndexOf({lane, device}),
+                       {from, from_offset, size},
+                       {to, to_offset, size}});
   }
   // In, across and back out into the upper half of the arena.
   absl::Status RoundTrip(Bytes from, Bytes size) {
@@ -64,6 +75,7 @@ class CudaCopierTest : public ::testing::Test {
   std::vector<ipc::UniqueFd> regions_;
   std::byte* arena_ = nullptr;
   std::unique_ptr<CudaCopier> copier_;
+  std::unique_ptr<CudaCopier> other_;  // of the second device's lanes, where that has its own
 };
 
 // Pieces that end at, before and behind the end of a chunk, and of the buffers between GPUs.
@@ -80,6 +92,21 @@ TEST_F(CudaCopierTest, EveryByteArrivesHoweverACopyLiesToTheChunks) {
     }
     EXPECT_EQ(copier_->ReachesPeer(0, 1), std::string(peers) == "peers=1");
     EXPECT_TRUE(copier_->EndJob().ok());
+    TearDown();
+    regions_.clear();
+  }
+}
+
+// Each worker for its device; on GPUs that reach each other no context is made beside theirs.
+TEST_F(CudaCopierTest, WorkersCopyInTheContextsThatTheyComputeIn) {
+  for (const char* peers : {"peers=0", "peers=1,fail=CtxCreate:3:2"}) {
+    Open(peers);
+    copier_ = CopierOf({0}, true);
+    other_ = CopierOf({1}, true);
+    ASSERT_TRUE(copier_ != nullptr && other_ != nullptr);
+    ASSERT_TRUE(copier_->BeginJob(plan::Plan(), kArena).ok());
+    EXPECT_EQ(RoundTrip(KiB(3), kBounce * 3), absl::OkStatus()) << peers;
+    EXPECT_TRUE(Arrived(KiB(3), kBounce * 3)) << peers;
     TearDown();
     regions_.clear();
   }

@@ -1,4 +1,4 @@
-#include "swapper/service/copiers.h"
+#include "swapper/copies/copiers.h"
 
 #include <utility>
 #include <vector>
@@ -23,25 +23,29 @@ absl::StatusOr<std::unique_ptr<Copier>> OpenSim(const runtime::ProgramContext& c
 
 #ifdef HARMONY_CUDA
 absl::StatusOr<std::unique_ptr<Copier>> OpenCuda(const runtime::ProgramContext& context,
-                                                 std::byte* arena) {
+                                                 const Copies& copies, std::byte* arena) {
   HARMONY_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::LoadDriver());
   std::vector<int> fds;
   for (const plan::DeviceSpec& device : context.devices) {
     HARMONY_ASSIGN_OR_RETURN(fds.emplace_back(), context.DeviceDescriptor(device.ordinal));
   }
-  return CudaCopier::Create(*driver, arena, context.devices, fds, {});
+  return CudaCopier::Create(
+      *driver, arena, context.devices, fds,
+      {.of_devices = copies.devices, .in_compute_context = copies.in_compute_context});
 }
 #else
-absl::StatusOr<std::unique_ptr<Copier>> OpenCuda(const runtime::ProgramContext&, std::byte*) {
+absl::StatusOr<std::unique_ptr<Copier>> OpenCuda(const runtime::ProgramContext&, const Copies&,
+                                                 std::byte*) {
   return absl::FailedPreconditionError("this build is without CUDA: use sim devices");
 }
 #endif
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Copier>> OpenCopier(const runtime::ProgramContext& context) {
+absl::StatusOr<std::unique_ptr<Copier>> OpenCopier(const runtime::ProgramContext& context,
+                                                   const Copies& copies) {
   std::byte* const arena = context.segment.Arena(Bytes(0));
-  return context.devices.front().kind == plan::DeviceKind::kCuda ? OpenCuda(context, arena)
+  return context.devices.front().kind == plan::DeviceKind::kCuda ? OpenCuda(context, copies, arena)
                                                                  : OpenSim(context, arena);
 }
 
