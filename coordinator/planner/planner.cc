@@ -117,18 +117,15 @@ class Planning {
     // The size fixes the result as well: it must not depend on the mode that wins.
     const std::vector<int64_t> sizes = SizesOf(divisions.front());
     std::vector<Contender> all = SearchAll(divisions, sizes);
-    const bool too_many = divisions.front().replicas == 0 && !AnyFitsHost(all);
-    if (too_many) all = WithFewerReplicas(sizes);
-    const Contender* best = &all.front();
-    for (const Contender& other : all) {
-      if (Better(other, *best)) best = &other;
-    }
+    const bool automatic = divisions.front().replicas == 0;
+    if (automatic && Best(all).found.found && !Best(all).fits_host) TryFewerReplicas(sizes, &all);
+    const Contender* const best = &Best(all);
     if (!best->found.found) {
       return DeviceTooSmall(model_, job_, machine_, best->microbatch, best->division, partition_,
                             options_.model_of_length);
     }
     PlanResult result;
-    result.fewer_replicas_for_host = too_many;
+    result.fewer_replicas_for_host = automatic && best->division.replicas > 0;
     result.plan = best->found.best.plan;
     result.report = best->found.report;
     if (!best->fits_host) {
@@ -139,6 +136,7 @@ class Planning {
     for (const Contender& other : all) {
       const bool same = absl::string_view(ModeName(other.division.sets)) == ModeOf(result.plan) ||
                         other.division.sets == DeviceSets::kAny;
+      if (other.division.replicas != best->division.replicas) continue;
       if (options_.explain && !same) Add(other, *best, &result.alternatives);
     }
     if (options_.explain) AddOneReplica(*best, sizes, &result.alternatives);
@@ -207,26 +205,22 @@ class Planning {
   }
 
   // The host holds the parts that gradients leave in. Where it has no room for those of the
-  // replicas that divide a step: the most replicas for whose parts it has.
-  std::vector<Contender> WithFewerReplicas(const std::vector<int64_t>& sizes) const {
-    const auto search = [&](int replicas) {
+  // replicas that divide a step: the most replicas for whose parts it has, of the microbatches of
+  // the plan that needs the least of it; with one replica smaller ones, too.
+  void TryFewerReplicas(const std::vector<int64_t>& sizes, std::vector<Contender>* all) const {
+    const int64_t size = Best(*all).microbatch;
+    int replicas = job_.AutoReplicas(size);
+    do {
+      replicas = std::max(replicas / 2, 1);
       PlannerOptions options = options_;
       options.replicas = replicas;
-      std::vector<int64_t> divided;
-      absl::c_copy_if(sizes, std::back_inserter(divided),
-                      [&](int64_t size) { return job_.global_batch_size / size % replicas == 0; });
-      return SearchAll(DivisionsOf(job_, machine_, options), divided);
-    };
-    std::vector<Contender> one = search(1);
-    if (!AnyFitsHost(one)) return one;
-    for (int replicas = job_.AutoReplicas(sizes.front()) / 2; replicas > 1; replicas /= 2) {
-      std::vector<Contender> found = search(replicas);
-      if (AnyFitsHost(found)) return found;
-    }
-    return one;
+      const std::vector<Division> divisions = DivisionsOf(job_, machine_, options);
+      std::vector<Contender> found = SearchAll(divisions, replicas > 1 ? std::vector{size} : sizes);
+      absl::c_move(found, std::back_inserter(*all));
+    } while (replicas > 1 && !Best(*all).fits_host);
   }
-  static bool AnyFitsHost(const std::vector<Contender>& all) {
-    return absl::c_any_of(all, std::mem_fn(&Contender::fits_host));
+  static const Contender& Best(const std::vector<Contender>& all) {
+    return *absl::c_min_element(all, Better);
   }
 
   // The host reads the gradients of each device: with many devices for few microbatches that can be

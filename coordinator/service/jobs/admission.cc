@@ -1,5 +1,6 @@
 #include "coordinator/service/jobs/admission.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -307,9 +308,22 @@ absl::Status PlanWith(DType gradient_dtype, const JobRequest& request,
   const Nanos begin = MonotonicClock().Now();
   HARMONY_ASSIGN_OR_RETURN(planner::PlanResult planned,
                            planner::MakePlan(admitted->model, admitted->spec, machine, options));
+  absl::Status fits = CheckHost(admitted->model, planned.plan, machine, limits);
+  const Bytes left = AvailableToArena(machine, limits);
+  if (options.given == nullptr && planner::IsHostMemoryError(fits) && left.count() > 0) {
+    // Other programs have taken what the segment was promised: with less, auto may be something
+    // else.
+    plan::MachineSpec smaller = machine;
+    smaller.host_memory = std::min(limits.arena, left);
+    auto other = planner::MakePlan(admitted->model, admitted->spec, smaller, options);
+    if (other.ok() && CheckHost(admitted->model, other->plan, machine, limits).ok()) {
+      planned = *std::move(other);
+      fits = absl::OkStatus();
+    }
+  }
+  HARMONY_RETURN_IF_ERROR(fits);
   planned.search_seconds = (MonotonicClock().Now() - begin).seconds();
   admitted->plan = planned.plan;
-  HARMONY_RETURN_IF_ERROR(CheckHost(admitted->model, admitted->plan, machine, limits));
   admitted->plan_text = planner::ExplainPlan(admitted->model, planned, machine);
   admitted->plan_json = planner::PlanToJson(admitted->model, planned, machine);
   if (planned.fewer_replicas_for_host) {

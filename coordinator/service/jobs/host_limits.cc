@@ -18,6 +18,14 @@ absl::Status TooLittle(absl::string_view what, Bytes need, Bytes have, absl::str
 
 }  // namespace
 
+Bytes AvailableToArena(const plan::MachineSpec& machine, const HostLimits& limits) {
+  Bytes left = limits.available;
+  for (const plan::DeviceSpec& device : machine.devices) {
+    if (device.kind == plan::DeviceKind::kSim && !limits.devices_touched) left -= device.memory;
+  }
+  return left;
+}
+
 absl::Status CheckHost(const model::ModelSpec& model, const plan::Plan& plan,
                        const plan::MachineSpec& machine, const HostLimits& limits) {
   const Bytes arena = plan::ArenaLayout(model, plan).end();
@@ -25,13 +33,10 @@ absl::Status CheckHost(const model::ModelSpec& model, const plan::Plan& plan,
     return TooLittle("host memory of the arena", arena, limits.arena,
                      "Give more (--host-memory), or train a smaller model or batch");
   }
-  // Memory of sim devices is host memory, too.
-  Bytes total = arena;
-  for (const plan::DeviceSpec& device : machine.devices) {
-    if (device.kind == plan::DeviceKind::kSim && !limits.devices_touched) total += device.memory;
-  }
-  if (limits.available.count() > 0 && total > limits.available) {
-    return TooLittle("memory of this machine (arena and sim devices)", total, limits.available,
+  const Bytes left = AvailableToArena(machine, limits);
+  if (limits.available.count() > 0 && arena > left) {
+    return TooLittle("memory of this machine (arena and sim devices)",
+                     arena + (limits.available - left), limits.available,
                      "Free some, or train a smaller model or batch");
   }
   const command::ObjectTableLayout table(model, plan.num_microbatches, plan.replicas);

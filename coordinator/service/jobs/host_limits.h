@@ -20,6 +20,10 @@ struct HostLimits {
   int64_t cursors = 0;           // 0: not checked
 };
 
+// What the memory that may still be taken leaves for the arena: that of sim devices is host memory,
+// too.
+Bytes AvailableToArena(const plan::MachineSpec& machine, const HostLimits& limits);
+
 // Whether the host has what the plan takes. InvalidArgument says how much is missing.
 absl::Status CheckHost(const model::ModelSpec& model, const plan::Plan& plan,
                        const plan::MachineSpec& machine, const HostLimits& limits);
