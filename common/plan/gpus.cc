@@ -42,11 +42,22 @@ absl::StatusOr<const Gpu*> Find(const std::vector<Gpu>& gpus, int ordinal) {
                    })));
 }
 
+// Contexts of this machine's processes on the GPU: a worker's for each device that is it, the
+// swapper's, and those of other GPUs' workers that copy to it, if they do not reach it otherwise.
+int64_t ContextsOn(int ordinal, const std::vector<DeviceSpec>& specs) {
+  int64_t contexts = 0;
+  bool swapper = false;
+  for (const DeviceSpec& spec : specs) {
+    contexts += spec.cuda_ordinal == ordinal || spec.worker_copies ? 1 : 0;
+    swapper = swapper || !spec.worker_copies;
+  }
+  return contexts + (swapper ? 1 : 0);
+}
+
 // The memory of the devices that are one GPU.
-absl::Status ShareMemory(const Gpu& gpu, const std::vector<DeviceSpec*>& devices) {
-  const int64_t count = std::ssize(devices);
-  // A worker for each device, the swapper once.
-  const Bytes processes = gpu.context * (count + 1) + kComputeLibraries * count;
+absl::Status ShareMemory(const Gpu& gpu, int64_t contexts,
+                         const std::vector<DeviceSpec*>& devices) {
+  const Bytes processes = gpu.context * contexts + kComputeLibraries * std::ssize(devices);
   Bytes given;
   int64_t open = 0;
   for (const DeviceSpec* device : devices) {
@@ -77,7 +88,7 @@ absl::Status ShareAll(const std::vector<Gpu>& gpus, std::vector<DeviceSpec>& spe
   }
   for (auto& [ordinal, same] : by_gpu) {
     HARMONY_ASSIGN_OR_RETURN(const Gpu* gpu, Find(gpus, ordinal));
-    HARMONY_RETURN_IF_ERROR(ShareMemory(*gpu, same));
+    HARMONY_RETURN_IF_ERROR(ShareMemory(*gpu, ContextsOn(ordinal, specs), same));
   }
   return absl::OkStatus();
 }

@@ -68,7 +68,7 @@ ProcessId OwnerOf(const command::Lane& lane, const std::set<int>& worker_copies)
 class JobRunner::Impl {
  public:
   Impl(const model::ModelSpec& model, const plan::Plan& plan, const dispatch::CostModel& costs,
-       RunnerOptions options)
+       const RunnerOptions& options)
       : options_(options),
         dispatcher_(model, plan, costs, options.dispatch),
         table_(model, plan.num_microbatches, plan.replicas),
@@ -481,7 +481,7 @@ class JobRunner::Impl {
 };
 
 JobRunner::JobRunner(const model::ModelSpec& model, const plan::Plan& plan,
-                     const dispatch::CostModel& costs, RunnerOptions options)
+                     const dispatch::CostModel& costs, const RunnerOptions& options)
     : impl_(std::make_unique<Impl>(model, plan, costs, options)) {}
 JobRunner::~JobRunner() = default;
 

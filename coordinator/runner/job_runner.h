@@ -135,7 +135,7 @@ struct RunnerOptions {
 class JobRunner {
  public:
   JobRunner(const model::ModelSpec& model, const plan::Plan& plan, const dispatch::CostModel& costs,
-            RunnerOptions options);
+            const RunnerOptions& options);
   ~JobRunner();
 
   std::vector<Action> OnEvent(const Event& event, Nanos now);

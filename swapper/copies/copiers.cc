@@ -13,12 +13,12 @@ namespace harmony::swapper {
 namespace {
 
 absl::StatusOr<std::unique_ptr<Copier>> OpenSim(const runtime::ProgramContext& context,
-                                                std::byte* arena) {
+                                                const Copies& copies, std::byte* arena) {
   std::vector<ipc::MappedRegion> regions;
   for (const plan::DeviceSpec& device : context.devices) {
     HARMONY_ASSIGN_OR_RETURN(regions.emplace_back(), context.MapDevice(device.ordinal));
   }
-  return std::make_unique<SimCopier>(arena, context.devices, std::move(regions));
+  return std::make_unique<SimCopier>(arena, context.devices, std::move(regions), copies.devices);
 }
 
 #ifdef HARMONY_CUDA
@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<Copier>> OpenCopier(const runtime::ProgramContext
                                                    const Copies& copies) {
   std::byte* const arena = context.segment.Arena(Bytes(0));
   return context.devices.front().kind == plan::DeviceKind::kCuda ? OpenCuda(context, copies, arena)
-                                                                 : OpenSim(context, arena);
+                                                                 : OpenSim(context, copies, arena);
 }
 
 }  // namespace harmony::swapper

@@ -39,10 +39,18 @@ void CopyService::AddLanes(std::vector<runtime::LaneDefinition>* lanes) {
       const command::Lane lane{kind, device};
       lanes->push_back({static_cast<uint32_t>(table_.IndexOf(lane)), DebugString(lane),
                         [this](const command::Command& command, const auto&) {
-                          return runtime::EndIfDeviceIsLost(engine_->Run(command));
+                          return runtime::EndIfDeviceIsLost(Run(command));
                         }});
     });
   }
+}
+
+absl::Status CopyService::Run(const command::Command& command) {
+  const absl::Status status = engine_->Run(command);
+  // A fault of a task is told to whoever asks first.
+  return copies_.in_compute_context
+             ? WithContext(status, "in the context in which this worker computes, too")
+             : status;
 }
 
 absl::Status CopyService::SetUpJob(const plan::Plan& plan) {

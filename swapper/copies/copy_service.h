@@ -54,6 +54,7 @@ class CopyService {
         table_(static_cast<int>(context.devices.size())),
         arena_(&context.segment) {}
 
+  absl::Status Run(const command::Command& command);
   void LogTraffic() const;
 
   const Copies copies_;

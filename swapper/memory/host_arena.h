@@ -12,8 +12,8 @@
 namespace harmony::swapper {
 
 // The arena and the object table of the segment, as the transfer engine uses them: it reads records
-// before it copies out of them and is the single writer of gradients, stashes, boundary gradients
-// and losses.
+// before it copies out of them and writes gradients, stashes, boundary gradients and losses (of a
+// device with copies=worker in its worker; each record has one writer at a time).
 //
 // Thread-safe as long as no two threads write the same record (the dispatcher sees to that, the
 // slot ledger holds it to it).

@@ -47,32 +47,34 @@ absl::Status CudaCopier::Open(const std::vector<plan::DeviceSpec>& devices,
                               const std::vector<int>& fds) {
   std::set<int> ordinals;
   for (const plan::DeviceSpec& device : devices) ordinals.insert(device.cuda_ordinal);
+  for (const int from : ordinals) {
+    for (const int to : ordinals) {
+      int can = from == to ? 1 : 0;
+      if (can == 0 && driver_.DeviceCanAccessPeer(&can, from, to) != CUDA_SUCCESS) can = 0;
+      if (can != 0) reaching_.emplace(from, to);
+    }
+  }
   for (const int device : options_.of_devices) {
     HARMONY_RETURN_IF_ERROR(OpenContext(devices[static_cast<size_t>(device)].cuda_ordinal,
                                         options_.in_compute_context));
   }
+  for (const int device : options_.of_devices) {
+    const int from = devices[static_cast<size_t>(device)].cuda_ordinal;
+    for (const int to : ordinals) {
+      if (!reaching_.contains({from, to})) HARMONY_RETURN_IF_ERROR(OpenContext(to, false));
+    }
+  }
   for (const plan::DeviceSpec& device : devices) {
     const int own = device.cuda_ordinal;
-    // Those that read it in copies between devices.
+    // And those that use it in copies between devices.
     std::vector<int> accessors = {own};
     for (const int other : ordinals) {
-      int can = 0;
-      if (other == own || driver_.DeviceCanAccessPeer(&can, other, own) != CUDA_SUCCESS || !can) {
-        continue;
-      }
-      accessors.push_back(other);
-      reaching_.emplace(other, own);
+      if (other != own && reaching_.contains({other, own})) accessors.push_back(other);
     }
     absl::StatusOr<cuda::RegionMapping> region = cuda::RegionMapping::Map(
         driver_, fds[static_cast<size_t>(device.ordinal)], device.memory, accessors);
     if (!region.ok()) return WithContext(region.status(), absl::StrCat("cuda:", own));
     devices_.push_back({own, *std::move(region)});
-  }
-  for (const int from : options_.of_devices) {
-    for (int to = 0; to < static_cast<int>(devices_.size()); ++to) {
-      if (ReachesPeer(from, to)) continue;
-      HARMONY_RETURN_IF_ERROR(OpenContext(devices_[static_cast<size_t>(to)].ordinal, false));
-    }
   }
   return absl::OkStatus();
 }
@@ -112,7 +114,7 @@ Bytes CudaCopier::MemoryOf(int device) const {
 bool CudaCopier::ReachesPeer(int from, int to) const {
   const int source = devices_[static_cast<size_t>(from)].ordinal;
   const int destination = devices_[static_cast<size_t>(to)].ordinal;
-  return source == destination || reaching_.contains({source, destination});
+  return reaching_.contains({source, destination});
 }
 
 CUdeviceptr CudaCopier::AddressOf(const SlotRange& range) const {

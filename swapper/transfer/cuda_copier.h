@@ -69,7 +69,8 @@ class CudaCopier : public Copier {
   std::map<int, std::unique_ptr<Gpu>> gpus_;  // by ordinal
   const Gpu* home_ = nullptr;                 // of the first device whose lanes are run
   std::vector<Device> devices_;
-  std::set<std::pair<int, int>> reaching_;  // ordinals: the first can use the memory of the second
+  // Ordinals: the first can use the memory of the second. Each can its own.
+  std::set<std::pair<int, int>> reaching_;
   std::map<int, std::unique_ptr<Lane>> lanes_;  // by index of LaneTable
   PinnedArena pinned_;
 };

@@ -29,8 +29,11 @@ void CopyBytes(std::byte* to, const std::byte* from, Bytes size) {
 }  // namespace
 
 SimCopier::SimCopier(std::byte* arena, std::vector<plan::DeviceSpec> devices,
-                     std::vector<ipc::MappedRegion> regions)
-    : arena_(arena), devices_(std::move(devices)), regions_(std::move(regions)) {}
+                     std::vector<ipc::MappedRegion> regions, std::vector<int> of_devices)
+    : arena_(arena),
+      devices_(std::move(devices)),
+      regions_(std::move(regions)),
+      of_devices_(std::move(of_devices)) {}
 
 Bytes SimCopier::MemoryOf(int device) const { return regions_[static_cast<size_t>(device)].size(); }
 
@@ -46,8 +49,9 @@ absl::Status SimCopier::Run(const Copy& copy) {
 }
 
 absl::Status SimCopier::BeginJob(const plan::Plan& plan, Bytes extent) {
-  for (size_t d = 0; d < std::min(regions_.size(), plan.devices.size()); ++d) {
-    if (!devices_[d].paced()) continue;
+  for (const int device : of_devices_) {
+    const auto d = static_cast<size_t>(device);
+    if (d >= plan.devices.size() || !devices_[d].paced()) continue;
     const Bytes resident = std::min(plan.devices[d].resident, regions_[d].size());
     const Bytes end = std::min(kPresentEnd, resident);
     const Bytes top((resident - end).count() / kPage * kPage);

@@ -63,7 +63,7 @@ absl::Status ServeDevice(runtime::ProgramContext& context, runtime::TerminationS
                            DeviceWorker::Create(device, std::move(backend)));
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<swapper::CopyService> copies,
                            swapper::CopyService::Open(context, swapper::Copies::OfWorker(device)));
-  // It computes in its device's memory, which the swapper fills and empties.
+  // It computes in its device's memory; who fills and empties that writes to the arena.
   if (!device.worker_copies) {
     HARMONY_RETURN_IF_ERROR(context.segment.KeepOnlySemaphoresWritable());
   }

@@ -55,6 +55,7 @@ PlanBuilder::PlanBuilder(const model::ModelSpec& model, const job::JobSpec& job,
   alike_devices_ = absl::c_all_of(machine.devices, [&](plan::DeviceSpec device) {
     device.ordinal = machine.devices.front().ordinal;
     device.cuda_ordinal = machine.devices.front().cuda_ordinal;
+    device.worker_copies = machine.devices.front().worker_copies;
     return ToString(device) == ToString(machine.devices.front());
   });
   replicas_ = division.replicas > 0 ? division.replicas : job.AutoReplicas(microbatch);

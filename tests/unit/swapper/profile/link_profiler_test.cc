@@ -26,8 +26,9 @@ TEST(LinkProfilerTest, PacedLinksHaveTheirModelledRatesAloneAndTogether) {
   ASSERT_TRUE(segment.AllocateJob(job).ok());
   HostArena arena(&segment);
   ASSERT_TRUE(arena.Refresh().ok());
-  CopyEngine engine(&arena, devices,
-                    std::make_unique<SimCopier>(arena.data(), devices, std::move(regions)));
+  CopyEngine engine(
+      &arena, devices,
+      std::make_unique<SimCopier>(arena.data(), devices, std::move(regions), std::vector<int>{}));
 
   const auto profiles = MeasureLinks(devices, engine, /*quick=*/true);
   ASSERT_TRUE(profiles.ok()) << profiles.status();

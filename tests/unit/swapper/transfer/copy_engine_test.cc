@@ -58,7 +58,9 @@ class CopyEngineTest : public ::testing::Test {
       memory_.push_back(regions.back().data());
     }
     engine_ = std::make_unique<CopyEngine>(
-        &arena_, devices, std::make_unique<SimCopier>(arena_.data(), devices, std::move(regions)));
+        &arena_, devices,
+        std::make_unique<SimCopier>(arena_.data(), devices, std::move(regions),
+                                    std::vector<int>{0, 1}));
   }
 
   static command::Command Make(command::LaneKind kind, int device, command::Endpoint source,
