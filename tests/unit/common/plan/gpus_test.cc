@@ -63,6 +63,17 @@ TEST(GpusTest, DevicesOnOneGpuShareIt) {
   EXPECT_EQ(devices[2].memory, GiB(10));
 }
 
+// Of a worker on each GPU that it may have to copy to, and none of a swapper that copies nothing.
+TEST(GpusTest, ContextsOfWorkersThatCopyAreCounted) {
+  std::vector<Gpu> gpus;
+  for (int others = 0; others < 3; ++others) {
+    gpus.push_back(H100(others, GiB(79)));
+    const Bytes by_swapper = Named("cuda", gpus)[0].memory;
+    const Bytes by_workers = Named("cuda,copies=worker", gpus)[0].memory;
+    EXPECT_EQ((by_swapper - by_workers).count(), (others - 1) * MiB(512).count());
+  }
+}
+
 TEST(GpusTest, OneThatCannotBeUsedIsLeftOutOrNamed) {
   Gpu full = H100(0, Bytes());
   full.problem = "out of memory";
