@@ -14,11 +14,16 @@ namespace {
 constexpr Nanos kSpin(50'000);
 constexpr std::chrono::microseconds kPause(20);
 
+absl::StatusOr<CUdevice> DeviceAt(const Driver& driver, int ordinal) {
+  CUdevice device = 0;
+  HARMONY_RETURN_IF_ERROR(driver.Check(driver.DeviceGet(&device, ordinal), "opening a GPU"));
+  return device;
+}
+
 }  // namespace
 
 absl::StatusOr<Context> Context::Create(const Driver& driver, int ordinal) {
-  CUdevice device = 0;
-  HARMONY_RETURN_IF_ERROR(driver.Check(driver.DeviceGet(&device, ordinal), "opening a GPU"));
+  HARMONY_ASSIGN_OR_RETURN(const CUdevice device, DeviceAt(driver, ordinal));
   CUcontext context = nullptr;
   HARMONY_RETURN_IF_ERROR(
       driver.Check(driver.CtxCreate(&context, nullptr, 0, device), "making a context on a GPU"));
@@ -26,8 +31,7 @@ absl::StatusOr<Context> Context::Create(const Driver& driver, int ordinal) {
 }
 
 absl::StatusOr<Context> Context::Primary(const Driver& driver, int ordinal) {
-  CUdevice device = 0;
-  HARMONY_RETURN_IF_ERROR(driver.Check(driver.DeviceGet(&device, ordinal), "opening a GPU"));
+  HARMONY_ASSIGN_OR_RETURN(const CUdevice device, DeviceAt(driver, ordinal));
   CUcontext primary = nullptr;
   HARMONY_RETURN_IF_ERROR(
       driver.Check(driver.DevicePrimaryCtxRetain(&primary, device), "sharing a GPU's context"));

@@ -1,7 +1,6 @@
 #include "coordinator/planner/planner.h"
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <limits>
 #include <optional>
@@ -71,10 +70,11 @@ absl::Status TakeGiven(const model::ModelSpec& model, const job::JobSpec& job,
   return absl::OkStatus();
 }
 
-// What the job leaves open (mode), the default first.
+// What the job leaves open (mode), the default first; with so many replicas where it gives none (0:
+// as many as divide a step).
 std::vector<Division> DivisionsOf(const job::JobSpec& job, const plan::MachineSpec& machine,
-                                  const PlannerOptions& options) {
-  const int given = job.virtual_replicas > 0 ? job.virtual_replicas : options.replicas;
+                                  int replicas) {
+  const int given = job.virtual_replicas > 0 ? job.virtual_replicas : replicas;
   if (job.mode == "harmony-dp") return {{DeviceSets::kAll, given}};
   std::vector<Division> divisions = {{DeviceSets::kSingle, given}};
   if (job.mode != "auto" || given == 1 || machine.devices.size() == 1) return divisions;
@@ -113,7 +113,7 @@ class Planning {
     if (!job_.layer_groups.empty()) {
       HARMONY_ASSIGN_OR_RETURN(partition_, FixedPartition(model_, job_.layer_groups));
     }
-    const std::vector<Division> divisions = DivisionsOf(job_, machine_, options_);
+    const std::vector<Division> divisions = DivisionsOf(job_, machine_, options_.replicas);
     // The size fixes the result as well: it must not depend on the mode that wins.
     const std::vector<int64_t> sizes = SizesOf(divisions.front());
     std::vector<Contender> all = SearchAll(divisions, sizes);
@@ -212,10 +212,8 @@ class Planning {
     int replicas = job_.AutoReplicas(size);
     do {
       replicas = std::max(replicas / 2, 1);
-      PlannerOptions options = options_;
-      options.replicas = replicas;
-      const std::vector<Division> divisions = DivisionsOf(job_, machine_, options);
-      std::vector<Contender> found = SearchAll(divisions, replicas > 1 ? std::vector{size} : sizes);
+      std::vector<Contender> found = SearchAll(DivisionsOf(job_, machine_, replicas),
+                                               replicas > 1 ? std::vector{size} : sizes);
       absl::c_move(found, std::back_inserter(*all));
     } while (replicas > 1 && !Best(*all).fits_host);
   }

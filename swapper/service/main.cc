@@ -1,4 +1,4 @@
-// harmony-swapper: moves all data between the host arena and the devices.
+// harmony-swapper: moves data between the host arena and the devices.
 
 #include <atomic>
 #include <utility>
