@@ -23,7 +23,7 @@
 namespace harmony::planner {
 namespace {
 
-// All plans are looked at when there are no more than this.
+// All plans are looked at when there are no more than this, and the work is enough for them.
 constexpr int64_t kFewPlans = 20'000;
 constexpr size_t kMostKept = 1024;  // of each pool of plans that wait for a dry run
 
@@ -46,8 +46,8 @@ class Search {
 
   SearchResult Run(const std::vector<model::LayerRange>& partition) {
     SearchReport& report = result_.report;
-    const bool all =
-        rules_.groups && CountPlans(model_.num_layers(), rules_, kFewPlans) <= kFewPlans;
+    const int64_t few = std::min(kFewPlans, most_work_ / kTasksPerPlan);
+    const bool all = rules_.groups && CountPlans(model_.num_layers(), rules_, few) <= few;
     if (all) {
       most_kept_ = kFewPlans;
       nearly_best_ = kNearlyBestOfAll;
