@@ -64,7 +64,8 @@ class ExactnessTest(standing.Standing):
             self.assertEqual(harness.losses(out), harness.losses(plain))
             self.assertEqual(harness.weights_digest(out / "final"), harness.weights_digest(plain / "final"))
             self.check_swap_is_minimal(out, ["weights", "gradients", "stash"])
-            said = self.harmony("plan", job, "--devices", machine, "--plan", self.dir / "plan.json", "--explain").stdout
+            said = self.harmony("plan", job, "--devices", machine, "--no-calibrate", "--plan", self.dir / "plan.json",
+                                "--explain").stdout
             self.assertIn("4 of 5 groups (forward and backward) run on several devices", said)
 
     def test_with_gradients_that_leave_in_many_parts(self):
@@ -156,7 +157,8 @@ class ExactnessTest(standing.Standing):
                 machine = f"sim*{devices}:mem=8MiB"
                 job, out = self.job(f"activations-{devices}", **changes)
                 plan = self.kept_plan(job, machine)
-                said = json.loads(self.harmony("plan", job, "--devices", machine, "--plan", plan, "--json").stdout)
+                said = json.loads(self.harmony("plan", job, "--devices", machine, "--no-calibrate", "--plan", plan,
+                                               "--json").stdout)
                 kept = [g["keep_activations"] for g in said["groups"] if g["kind"] == "backward"]
                 self.assertEqual(set(kept), {True})
                 self.run_standing(job, machine, "--plan", plan)
@@ -199,7 +201,8 @@ class ExactnessTest(standing.Standing):
     # Where there is no room for those of fp32, gradients are bf16, and stay so for the life of the run.
     @harness.whatever_the_devices
     def test_gradients_are_of_the_type_that_there_is_room_for(self):
-        changes, machine = dict(bf16=True, max_grad_norm=0.5), ["--devices", "sim:mem=8MiB", "--host-memory"]
+        changes = dict(bf16=True, max_grad_norm=0.5)
+        machine = ["--devices", "sim:mem=8MiB", "--no-calibrate", "--host-memory"]
         need = {}
         for name in ("fp32", "bf16"):
             job, _ = self.job(f"need-{name}", gradient_dtype=name, **changes)

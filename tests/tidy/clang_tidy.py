@@ -7,8 +7,9 @@
   tests/tidy/clang_tidy.py FILE...      what these are compiled in, headers too
 
 What is checked is what is compiled: sources, and the files in which CMake puts several of a library together. A file is clean for as long as its text, that of the headers of this project that it includes (directly or not), its
-compile command and .clang-tidy stay: a hash of all of these under .cache/clang-tidy/ says so. Needs the compile
-commands of the release build (build/compile_commands.json). Prints what clang-tidy prints; exits 1 on any warning.
+compile command and .clang-tidy stay: a hash of all of these in the user's cache says so, for all clones, as the
+compiler's cache does. Needs the compile commands of the release build (build/compile_commands.json). Prints what
+clang-tidy prints; exits 1 on any warning.
 """
 import concurrent.futures
 import functools
@@ -22,7 +23,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CACHE = ROOT / ".cache" / "clang-tidy"
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "harmony" / "clang-tidy"
 TOOL = "clang-tidy-14"
 PRODUCT = re.compile("(build/)?(client|common|coordinator|swapper|worker)/")
 # Thread-safety warnings are clang's own; the compile commands are gcc's.

@@ -248,8 +248,9 @@ TEST_P(WorkspaceTest, FormulaIsAnUpperBoundAndClose) {
   }
   std::vector<model::LayerRange> ranges = {{1, 1}, {2, 3}, {1, 4}, {0, 1}, {0, 3}};
   std::vector<model::LayerRange> last_ranges = {{5, 5}, {4, 5}, {2, 5}, {0, 5}};
-  // What is more on other devices is more in each layer alike.
-  if (GetParam().portable) {
+  // What is more on other devices, or another size in bf16, whose products are slow, is so in each
+  // layer alike: groups of many layers are fp32's business.
+  if (GetParam().portable || narrow) {
     ranges = {{1, 1}, {0, 1}};
     last_ranges = {{5, 5}, {4, 5}};
   }
