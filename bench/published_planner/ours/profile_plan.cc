@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/runtime/run_both.h"
 
 namespace harmony::published {
 
@@ -19,6 +20,7 @@ absl::StatusOr<planner::PlanResult> PlanProfile(const LayerProfile& profile, con
   imported.job.max_steps = 1;
   planner::PlannerOptions options;
   options.costs = imported.costs;
+  options.run_both = runtime::RunBoth;  // as where users plan
   return planner::MakePlan(imported.model, imported.job, imported.machine, options);
 }
 

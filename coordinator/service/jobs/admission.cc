@@ -26,6 +26,7 @@
 #include "common/profile/plausible.h"
 #include "common/profile/profile_estimate.h"
 #include "common/profile/profile_json.h"
+#include "common/runtime/run_both.h"
 #include "coordinator/dispatch/costs/profiled_costs.h"
 #include "coordinator/planner/host_memory_error.h"
 #include "coordinator/planner/planner.h"
@@ -356,6 +357,7 @@ absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source
   }
   admitted->profile = request.profile;
   options.explain = request.explain;
+  options.run_both = runtime::RunBoth;
   plan::Plan given;
   if (!request.plan.empty()) {
     HARMONY_ASSIGN_OR_RETURN(given, plan::ParsePlanFile(request.plan, request.plan_path));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/profile/plausible.h"
+#include "common/runtime/run_both.h"
 #include "coordinator/dispatch/costs/profiled_costs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -71,6 +72,26 @@ TEST(ProfilePlanTest, SaysWhatThePlanWithoutTheProfileWouldTake) {
   const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, machine, options);
   ASSERT_TRUE(planned.ok()) << planned.status();
   EXPECT_THAT(ExplainPlan(model, *planned, machine), ::testing::HasSubstr("without the profile"));
+}
+
+TEST(ProfilePlanTest, IsTheSameWhereBothSearchesRunAtOnce) {
+  const model::ModelSpec model = Gpt2();
+  const plan::MachineSpec machine = Machine("sim*3:mem=512MiB");
+  for (const int64_t size : {2, 0}) {  // and auto
+    job::JobSpec job = Gpt2Job();
+    job.micro_batch_size = size;
+    const auto profile = std::make_shared<const profile::Profile>(
+        Disturbed(testing_support::SampleProfile(model, job, machine.devices), 1));
+    PlannerOptions options;
+    options.costs = dispatch::ProfiledCostFactory(profile, model);
+    options.explain = true;
+    const absl::StatusOr<PlanResult> in_turn = PlanQuickly(model, job, machine, options);
+    ASSERT_TRUE(in_turn.ok()) << in_turn.status();
+    options.run_both = runtime::RunBoth;
+    const absl::StatusOr<PlanResult> at_once = PlanQuickly(model, job, machine, options);
+    ASSERT_TRUE(at_once.ok()) << at_once.status();
+    EXPECT_EQ(PlanToJson(model, *at_once, machine), PlanToJson(model, *in_turn, machine));
+  }
 }
 
 }  // namespace
