@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/job/job_check.h"
-#include "common/model/model_sizes.h"
 #include "coordinator/planner/fit/given_plan.h"
 #include "coordinator/planner/fit/input_check.h"
 #include "coordinator/planner/planning.h"
@@ -54,8 +53,9 @@ absl::StatusOr<PlanResult> PlanWithoutProfile(const model::ModelSpec& model,
   options.explain = false;
   options.microbatch_size = microbatch_size;
   options.replicas = replicas;
-  return SearchedPlan(model, job, machine, dispatch::AnalyticCostFactory(model, machine.devices),
-                      options);
+  const dispatch::CostFactory costs = dispatch::AnalyticCostFactory(model, machine.devices);
+  return SearchedPlan(model, job, machine, costs, options,
+                      MicrobatchesToTry(model, job, machine, costs, options));
 }
 
 // Takes the other plan where that is faster by the times of the profile.
@@ -84,12 +84,15 @@ absl::Status HoldAgainst(const plan::Plan& plan, const model::ModelSpec& model,
 // plan that there would be without the profile is held against the one by the profile.
 absl::StatusOr<PlanResult> PlanByProfile(const model::ModelSpec& model, const job::JobSpec& job,
                                          const plan::MachineSpec& machine,
-                                         const PlannerOptions& options) {
+                                         const PlannerOptions& options,
+                                         const std::vector<int64_t>& microbatches) {
   // Sizes and replicas fix the result: they are the profile's to choose. Where it chooses others
   // than those that are likely, the other plan is searched once more.
-  const int64_t likely = LikelyMicrobatch(model, job, machine, options.costs, options);
+  const int64_t likely = microbatches.empty() ? 0 : microbatches.front();
   absl::StatusOr<PlanResult> result = absl::UnknownError("not searched"), none = result;
-  const auto search = [&] { result = SearchedPlan(model, job, machine, options.costs, options); };
+  const auto search = [&] {
+    result = SearchedPlan(model, job, machine, options.costs, options, microbatches);
+  };
   const auto search_without = [&] {
     none = PlanWithoutProfile(model, job, machine, options, likely, options.replicas);
   };
@@ -129,10 +132,12 @@ absl::StatusOr<PlanResult> MakePlan(const model::ModelSpec& model, const job::Jo
     HARMONY_RETURN_IF_ERROR(TakeGiven(model, job, machine, costs, options, &result));
     return result;
   }
+  const std::vector<int64_t> microbatches = MicrobatchesToTry(model, job, machine, costs, options);
   const bool by_profile = options.costs && !options.rough;
   HARMONY_ASSIGN_OR_RETURN(PlanResult result,
-                           by_profile ? PlanByProfile(model, job, machine, options)
-                                      : SearchedPlan(model, job, machine, costs, options));
+                           by_profile
+                               ? PlanByProfile(model, job, machine, options, microbatches)
+                               : SearchedPlan(model, job, machine, costs, options, microbatches));
   // A plan on these devices alone is one of those with one more.
   result.with_one_more = std::min(result.with_one_more, result.estimate.step);
   return result;

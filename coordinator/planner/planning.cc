@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -58,18 +57,23 @@ class Planning {
            const dispatch::CostFactory& costs, const PlannerOptions& options)
       : model_(model), job_(job), machine_(machine), costs_(costs), options_(options) {}
 
-  // Of microbatches, the first that is tried first.
   std::vector<int64_t> Sizes() const {
-    return SizesOf(DivisionsOf(job_, machine_, options_.replicas).front());
+    if (job_.micro_batch_size == 0 && options_.microbatch_size > 0) {
+      return {options_.microbatch_size};
+    }
+    // The size fixes the result: it must not depend on the mode that wins, nor on whether there are
+    // links between devices.
+    const Division division = DivisionsOf(job_, machine_, options_.replicas).front();
+    const bool known = absl::c_all_of(machine_.devices, plan::HasSpeeds);
+    return MicrobatchSizes(model_, job_, machine_, division, costs_,
+                           known || (options_.costs && !options_.rough));
   }
 
-  absl::StatusOr<PlanResult> Run() {
+  absl::StatusOr<PlanResult> Run(const std::vector<int64_t>& sizes) {
     if (!job_.layer_groups.empty()) {
       HARMONY_ASSIGN_OR_RETURN(partition_, FixedPartition(model_, job_.layer_groups));
     }
     const std::vector<Division> divisions = DivisionsOf(job_, machine_, options_.replicas);
-    // The size fixes the result as well: it must not depend on the mode that wins.
-    const std::vector<int64_t> sizes = SizesOf(divisions.front());
     std::vector<Contender> all = SearchAll(divisions, sizes);
     const bool automatic = divisions.front().replicas == 0;
     if (automatic && Best(all).found.found && !Best(all).fits_host) TryFewerReplicas(sizes, &all);
@@ -101,16 +105,6 @@ class Planning {
  private:
   PlanBuilder BuilderOf(const Contender& candidate) const {
     return PlanBuilder(model_, job_, machine_, candidate.microbatch, candidate.division);
-  }
-
-  std::vector<int64_t> SizesOf(Division division) const {
-    if (job_.micro_batch_size == 0 && options_.microbatch_size > 0) {
-      return {options_.microbatch_size};
-    }
-    // Links between devices do not count: the size must not depend on whether there are any.
-    const bool known = absl::c_all_of(machine_.devices, plan::HasSpeeds);
-    return MicrobatchSizes(model_, job_, machine_, division, costs_,
-                           known || (options_.costs && !options_.rough));
   }
 
   // What is found where no devices share a link: there few devices stand for all, so that far more
@@ -354,7 +348,8 @@ class Planning {
     const dispatch::CostFactory costs =
         options.costs ? options.costs_with_one_more
                       : dispatch::AnalyticCostFactory(model_, machine.devices);
-    const absl::StatusOr<PlanResult> more = Planning(model_, job_, machine, costs, options).Run();
+    Planning one_more(model_, job_, machine, costs, options);
+    const absl::StatusOr<PlanResult> more = one_more.Run(one_more.Sizes());
     return more.ok() ? more->estimate.step : Nanos();
   }
 
@@ -368,7 +363,6 @@ class Planning {
 
 }  // namespace
 
-// All that is to be said of the result's plan.
 absl::Status Evaluate(const PlanBuilder& builder, const MoveRules& rules,
                       const dispatch::CostFactory& costs, const PlannerOptions& options,
                       PlanResult* result) {
@@ -386,17 +380,19 @@ absl::Status Evaluate(const PlanBuilder& builder, const MoveRules& rules,
   return absl::OkStatus();
 }
 
+std::vector<int64_t> MicrobatchesToTry(const model::ModelSpec& model, const job::JobSpec& job,
+                                       const plan::MachineSpec& machine,
+                                       const dispatch::CostFactory& costs,
+                                       const PlannerOptions& options) {
+  return Planning(model, job, machine, costs, options).Sizes();
+}
+
 absl::StatusOr<PlanResult> SearchedPlan(const model::ModelSpec& model, const job::JobSpec& job,
                                         const plan::MachineSpec& machine,
                                         const dispatch::CostFactory& costs,
-                                        const PlannerOptions& options) {
-  return Planning(model, job, machine, costs, options).Run();
-}
-
-int64_t LikelyMicrobatch(const model::ModelSpec& model, const job::JobSpec& job,
-                         const plan::MachineSpec& machine, const dispatch::CostFactory& costs,
-                         const PlannerOptions& options) {
-  return Planning(model, job, machine, costs, options).Sizes().front();
+                                        const PlannerOptions& options,
+                                        const std::vector<int64_t>& microbatches) {
+  return Planning(model, job, machine, costs, options).Run(microbatches);
 }
 
 }  // namespace harmony::planner

@@ -39,17 +39,24 @@ profile::Profile Disturbed(profile::Profile profile, uint64_t seed) {
   return profile::Plausible(std::move(profile));
 }
 
+// The times of a disturbed profile.
+PlannerOptions ByProfile(const model::ModelSpec& model, const job::JobSpec& job,
+                         const plan::MachineSpec& machine, uint64_t seed) {
+  const auto profile = std::make_shared<const profile::Profile>(
+      Disturbed(testing_support::SampleProfile(model, job, machine.devices), seed));
+  PlannerOptions options;
+  options.costs = dispatch::ProfiledCostFactory(profile, model);
+  return options;
+}
+
 TEST(ProfilePlanTest, IsByItsOwnTimesNeverSlowerThanThePlanWithoutAProfile) {
   const model::ModelSpec model = Gpt2();
   const job::JobSpec job = Gpt2Job();
   const plan::MachineSpec machine = Machine("sim*3:mem=512MiB");
   const absl::StatusOr<PlanResult> none = PlanQuickly(model, job, machine);
   ASSERT_TRUE(none.ok()) << none.status();
-  const profile::Profile quiet = testing_support::SampleProfile(model, job, machine.devices);
   for (uint64_t seed = 1; seed <= 12; ++seed) {
-    const auto profile = std::make_shared<const profile::Profile>(Disturbed(quiet, seed));
-    PlannerOptions options;
-    options.costs = dispatch::ProfiledCostFactory(profile, model);
+    PlannerOptions options = ByProfile(model, job, machine, seed);
     options.replicas = none->plan.replicas;
     const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, machine, options);
     ASSERT_TRUE(planned.ok()) << planned.status() << " seed " << seed;
@@ -64,10 +71,7 @@ TEST(ProfilePlanTest, SaysWhatThePlanWithoutTheProfileWouldTake) {
   const model::ModelSpec model = Gpt2();
   const job::JobSpec job = Gpt2Job();
   const plan::MachineSpec machine = Machine("sim*3:mem=512MiB");
-  const auto profile = std::make_shared<const profile::Profile>(
-      Disturbed(testing_support::SampleProfile(model, job, machine.devices), 1));
-  PlannerOptions options;
-  options.costs = dispatch::ProfiledCostFactory(profile, model);
+  PlannerOptions options = ByProfile(model, job, machine, 1);
   options.explain = true;
   const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, machine, options);
   ASSERT_TRUE(planned.ok()) << planned.status();
@@ -80,10 +84,7 @@ TEST(ProfilePlanTest, IsTheSameWhereBothSearchesRunAtOnce) {
   for (const int64_t size : {2, 0}) {  // and auto
     job::JobSpec job = Gpt2Job();
     job.micro_batch_size = size;
-    const auto profile = std::make_shared<const profile::Profile>(
-        Disturbed(testing_support::SampleProfile(model, job, machine.devices), 1));
-    PlannerOptions options;
-    options.costs = dispatch::ProfiledCostFactory(profile, model);
+    PlannerOptions options = ByProfile(model, job, machine, 1);
     options.explain = true;
     const absl::StatusOr<PlanResult> in_turn = PlanQuickly(model, job, machine, options);
     ASSERT_TRUE(in_turn.ok()) << in_turn.status();
