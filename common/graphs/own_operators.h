@@ -12,12 +12,17 @@ namespace harmony::graphs {
 inline constexpr char kAttention[] = "harmony::attention";
 inline constexpr char kAttentionBackward[] = "harmony::attention_backward";
 inline constexpr char kDropoutMask[] = "harmony::dropout_mask";
+inline constexpr char kGroupNorm[] = "harmony::group_norm";
+inline constexpr char kGroupNormBackward[] = "harmony::group_norm_backward";
+inline constexpr char kLayerNorm[] = "harmony::layer_norm";
+inline constexpr char kLayerNormBackward[] = "harmony::layer_norm_backward";
 inline constexpr char kLinearCrossEntropy[] = "harmony::linear_cross_entropy";
 inline constexpr char kProduct[] = "harmony::product";
 
 // Pointers, for UBSan lets no text made of one be a constant.
-inline constexpr std::array<const char*, 5> kOwnOperators = {
-    kAttention, kAttentionBackward, kDropoutMask, kLinearCrossEntropy, kProduct};
+inline constexpr std::array<const char*, 9> kOwnOperators = {
+    kAttention, kAttentionBackward, kDropoutMask,        kGroupNorm, kGroupNormBackward,
+    kLayerNorm, kLayerNormBackward, kLinearCrossEntropy, kProduct};
 inline bool IsOwnOperator(absl::string_view name) {
   return std::find(kOwnOperators.begin(), kOwnOperators.end(), name) != kOwnOperators.end();
 }

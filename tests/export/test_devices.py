@@ -34,6 +34,25 @@ class Devices(support.ExportTest):
             for arguments in calls:
                 self.assertEqual(arguments[3:5], [{"bool": True}, None], name)
 
+    def test_norms_of_narrow_inputs_leave_one_type_on_all_devices(self) -> None:
+        """Of ATen's, a GPU's layer norm leaves other types, and its norms take no parameters in another type."""
+        norms = {"layer_norm", "group_norm"}
+        for name, dtype, ours in (("gpt2", "bf16", "layer"), ("unet", "autocast", "group")):
+            with self.subTest(name, dtype=dtype):
+                folder = self.export_case(make_models.make(name), check=False, dtype=dtype)
+                found = support.operators(folder)
+                self.assertLessEqual({f"harmony::{ours}_norm", f"harmony::{ours}_norm_backward"}, found)
+                model = json.loads((folder / "model.json").read_text())
+                for graph in model["graphs"]:
+                    phases = json.loads((folder / "graphs" / f"{graph['graph']}.json").read_text())["phases"]
+                    if "saving" not in phases:
+                        continue
+                    made = {result for op in phases["saving"]["ops"] if op["op"].partition("::")[2].removeprefix("native_") in norms
+                            for result in op["results"][1:]}
+                    statistics = [out["index"] for out in phases["saving"]["outputs"]
+                                  if out["kind"] == "saved" and out["value"] in made]
+                    self.assertLessEqual({graph["saved"][index]["dtype"] for index in statistics}, {"float32"})
+
     def test_positions_with_a_row_for_each_sample_may_be_packed(self) -> None:
         asked = []
         find = faithful._packed_as_in_eager(lambda positions: asked.append(positions))

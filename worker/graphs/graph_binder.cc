@@ -66,13 +66,15 @@ std::optional<std::string> Forbidden(const c10::OperatorHandle& op,
 }
 
 // Operators whose results but the first are statistics of their rows, too small to be lent for.
-constexpr std::array<absl::string_view, 6> kWithStatistics = {
+constexpr std::array<absl::string_view, 8> kWithStatistics = {
     "aten::native_layer_norm",
     "aten::native_group_norm",
     "aten::native_batch_norm",
     "aten::_native_batch_norm_legit",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
-    graphs::kAttention};
+    graphs::kAttention,
+    graphs::kGroupNorm,
+    graphs::kLayerNorm};
 
 // Operators whose result is their first argument's memory in another shape.
 constexpr std::array<absl::string_view, 2> kReshaping = {"aten::view", "aten::_unsafe_view"};

@@ -5,6 +5,7 @@
 #include "worker/graphs/attention.h"
 #include "worker/graphs/dropout_mask.h"
 #include "worker/graphs/linear_cross_entropy.h"
+#include "worker/graphs/norms.h"
 #include "worker/graphs/product.h"
 
 namespace harmony::worker {
@@ -16,6 +17,7 @@ void RegisterOwnOperators() {
     DefineAttention(*made);
     DefineDropoutMask(*made);
     DefineLinearCrossEntropy(*made);
+    DefineNorms(*made);
     DefineProduct(*made);
     return made;
   }();

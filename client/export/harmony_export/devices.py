@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 aten = torch.ops.aten
 
@@ -18,6 +18,36 @@ NEUTRAL: dict[Any, str] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: "harmony::attention_backward",
 }
 LEFT_OUT = "dropout_p"
+
+# Of an input narrower than float32, a layer norm leaves means and deviations in the type of its parameters on a CPU, and in
+# float32 on a GPU. Under these names it leaves float32 everywhere.
+_LAYER_NORMS: dict[Any, str] = {
+    aten.native_layer_norm.default: "harmony::layer_norm",
+    aten.native_layer_norm_backward.default: "harmony::layer_norm_backward",
+}
+# Of an input narrower than its parameters, which no kernel takes on a GPU.
+_GROUP_NORMS: dict[Any, str] = {
+    aten.native_group_norm.default: "harmony::group_norm",
+    aten.native_group_norm_backward.default: "harmony::group_norm_backward",
+}
+
+
+def name_of(operation: fx.Node) -> str:
+    """The name that a graph has for an operation of ATen."""
+    target: Any = operation.target
+    values = [argument.meta.get("val") for argument in operation.args if isinstance(argument, fx.Node)]
+    types = [value.dtype for value in values if isinstance(value, Tensor)]
+    narrow = any(kind in (torch.bfloat16, torch.float16) for kind in types)
+    if narrow and target in _LAYER_NORMS:
+        return _LAYER_NORMS[target]
+    if narrow and target in _GROUP_NORMS and torch.float32 in types:
+        return _GROUP_NORMS[target]
+    return NEUTRAL.get(target, target._schema.name)
+
+
+def leaves_wide_statistics(norm: fx.Node) -> bool:
+    """Whether what it leaves for its backward is in float32 though its input is not."""
+    return name_of(norm) in (*_LAYER_NORMS.values(), *_GROUP_NORMS.values())
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool, mask: Tensor | None, scale: float | None) -> Any:
@@ -30,6 +60,20 @@ def attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tens
     """harmony::attention_backward as eager PyTorch computes it on a CPU."""
     return aten._scaled_dot_product_flash_attention_for_cpu_backward(
         gradient, query, key, value, output, logarithms, 0.0, causal, attn_mask=mask, scale=scale)
+
+
+def layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, epsilon: float) -> Any:
+    """harmony::layer_norm as eager PyTorch computes it on a CPU."""
+    y, mean, deviation = aten.native_layer_norm(x, shape, weight, bias, epsilon)
+    return y, mean.float(), deviation.float()
+
+
+def layer_norm_backward(gradient: Tensor, x: Tensor, shape: list[int], mean: Tensor, deviation: Tensor,
+                        weight: Tensor | None, bias: Tensor | None, wanted: list[bool]) -> Any:
+    """harmony::layer_norm_backward as eager PyTorch computes it on a CPU, where the statistics have the parameters' type."""
+    given = [parameter for parameter in (weight, bias) if parameter is not None]
+    kind = given[0].dtype if given else x.dtype
+    return aten.native_layer_norm_backward(gradient, x, shape, mean.to(kind), deviation.to(kind), weight, bias, wanted)
 
 
 def only_on_cpu(graphs: Iterable[bytes]) -> list[str]:

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .devices import attention, attention_backward
+from .devices import attention, attention_backward, layer_norm, layer_norm_backward
 from .dropout import draw
 from .fast_products import product
 from .fused_loss import linear_cross_entropy
 from .state import DTYPES as _NAMES
 
+aten = torch.ops.aten
 DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _MEMORY_FORMATS = {
     "contiguous_format": torch.contiguous_format,
@@ -37,7 +38,10 @@ _SIZES: dict[str, Callable[..., int]] = {
     "min": min,
 }
 _OWN: dict[str, Callable[..., Any]] = {"attention": attention, "attention_backward": attention_backward,
-                                       "dropout_mask": draw, "linear_cross_entropy": linear_cross_entropy,
+                                       "dropout_mask": draw, "group_norm": aten.native_group_norm,
+                                       "group_norm_backward": aten.native_group_norm_backward, "layer_norm": layer_norm,
+                                       "layer_norm_backward": layer_norm_backward,
+                                       "linear_cross_entropy": linear_cross_entropy,
                                        "product": product}
 
 Json = Any

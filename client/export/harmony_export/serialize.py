@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from .capture import arguments_of, draws_random_numbers
-from .devices import LEFT_OUT, NEUTRAL
+from .devices import LEFT_OUT, NEUTRAL, name_of
 from .dropout import MASK
 from .errors import ExportError
 from .fast_products import PRODUCT
@@ -95,7 +95,7 @@ class _PhaseWriter:
                     "results": [self._number(node)]}
         self._check(node)
         schema = node.target._schema  # type: ignore[union-attr]
-        operation = {"op": NEUTRAL.get(node.target, schema.name), "overload": schema.overload_name,
+        operation = {"op": name_of(node), "overload": schema.overload_name,
                      "arguments": self._arguments(node)}
         if not isinstance(node.meta["val"], (tuple, list)):
             return operation | {"results": [self._number(node)]}

@@ -1,0 +1,102 @@
+#include "worker/graphs/norms.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/native_group_norm.h>
+#include <ATen/ops/native_group_norm_backward.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+#include <torch/library.h>
+
+#include <array>
+#include <optional>
+#include <tuple>
+
+namespace harmony::worker {
+namespace {
+
+using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+// The type of the parameters; without any, the input's.
+at::ScalarType ParameterType(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                             const std::optional<at::Tensor>& bias) {
+  if (weight.has_value()) return weight->scalar_type();
+  return bias.has_value() ? bias->scalar_type() : input.scalar_type();
+}
+
+// What a kernel is to read a tensor as: only the CPU's take an input narrower than the parameters.
+at::Tensor Readable(const at::Tensor& tensor, at::ScalarType parameters) {
+  return tensor.is_cpu() ? tensor : tensor.to(parameters);
+}
+
+Results LayerNorm(const at::Tensor& input, at::IntArrayRef shape,
+                  const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+                  double eps) {
+  const at::ScalarType parameters = ParameterType(input, weight, bias);
+  const auto [made, mean, deviation] =
+      at::native_layer_norm(Readable(input, parameters), shape, weight, bias, eps);
+  return {made.to(input.scalar_type()), mean.to(at::kFloat), deviation.to(at::kFloat)};
+}
+
+Results LayerNormBackward(const at::Tensor& gradient, const at::Tensor& input,
+                          at::IntArrayRef shape, const at::Tensor& mean,
+                          const at::Tensor& deviation, const std::optional<at::Tensor>& weight,
+                          const std::optional<at::Tensor>& bias, std::array<bool, 3> wanted) {
+  const at::ScalarType parameters = ParameterType(input, weight, bias);
+  // They came from this type, which loses nothing.
+  const at::ScalarType statistics = input.is_cpu() ? parameters : at::kFloat;
+  auto [of_input, of_weight, of_bias] = at::native_layer_norm_backward(
+      Readable(gradient, parameters), Readable(input, parameters), shape, mean.to(statistics),
+      deviation.to(statistics), weight, bias, wanted);
+  if (wanted[0]) of_input = of_input.to(input.scalar_type());
+  return {of_input, of_weight, of_bias};
+}
+
+Results GroupNorm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                  const std::optional<at::Tensor>& bias, int64_t samples, int64_t channels,
+                  int64_t size, int64_t groups, double eps) {
+  const at::ScalarType parameters = ParameterType(input, weight, bias);
+  const auto [made, mean, deviation] = at::native_group_norm(
+      Readable(input, parameters), weight, bias, samples, channels, size, groups, eps);
+  return {made.to(input.scalar_type()), mean, deviation};
+}
+
+// The statistics have the parameters' type.
+Results GroupNormBackward(const at::Tensor& gradient, const at::Tensor& input,
+                          const at::Tensor& mean, const at::Tensor& deviation,
+                          const std::optional<at::Tensor>& weight, int64_t samples,
+                          int64_t channels, int64_t size, int64_t groups,
+                          std::array<bool, 3> wanted) {
+  const at::ScalarType parameters = mean.scalar_type();
+  auto [of_input, of_weight, of_bias] = at::native_group_norm_backward(
+      Readable(gradient, parameters), Readable(input, parameters), mean, deviation, weight, samples,
+      channels, size, groups, wanted);
+  if (wanted[0]) of_input = of_input.to(input.scalar_type());
+  return {of_input, of_weight, of_bias};
+}
+
+}  // namespace
+
+void DefineNorms(torch::Library& library) {
+  const auto define = [&](const char* schema, const char* name, auto function) {
+    library.def(schema);
+    library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, function));
+  };
+  define(
+      "layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps) "
+      "-> (Tensor, Tensor, Tensor)",
+      "layer_norm", TORCH_FN(LayerNorm));
+  define(
+      "layer_norm_backward(Tensor gradient, Tensor input, int[] normalized_shape, Tensor mean, "
+      "Tensor rstd, Tensor? weight, Tensor? bias, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
+      "layer_norm_backward", TORCH_FN(LayerNormBackward));
+  define(
+      "group_norm(Tensor input, Tensor? weight, Tensor? bias, int N, int C, int HxW, int group, "
+      "float eps) -> (Tensor, Tensor, Tensor)",
+      "group_norm", TORCH_FN(GroupNorm));
+  define(
+      "group_norm_backward(Tensor gradient, Tensor input, Tensor mean, Tensor rstd, Tensor? "
+      "weight, int N, int C, int HxW, int group, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
+      "group_norm_backward", TORCH_FN(GroupNormBackward));
+}
+
+}  // namespace harmony::worker

@@ -1,0 +1,31 @@
+#pragma once
+
+// Norms of inputs in 16 bits, as operations of graphs that are not LibTorch's: what a graph's
+// forward saves for its backward has one type on all devices, and LibTorch's do not. Its layer norm
+// leaves means and deviations in the parameters' type on the CPU, and in fp32 on a GPU; and on a
+// GPU neither its layer norm nor its group norm takes parameters of another type than the input's.
+//
+//   harmony::layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias,
+//       float eps) -> (Tensor, Tensor, Tensor)
+//   harmony::layer_norm_backward(Tensor gradient, Tensor input, int[] normalized_shape, Tensor
+//   mean,
+//       Tensor rstd, Tensor? weight, Tensor? bias, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
+//   harmony::group_norm(Tensor input, Tensor? weight, Tensor? bias, int N, int C, int HxW, int
+//   group,
+//       float eps) -> (Tensor, Tensor, Tensor)
+//   harmony::group_norm_backward(Tensor gradient, Tensor input, Tensor mean, Tensor rstd,
+//       Tensor? weight, int N, int C, int HxW, int group, bool[3] output_mask)
+//       -> (Tensor, Tensor, Tensor)
+//
+// docs/model_format.md says what they compute. The CPU does it by the kernels that eager PyTorch
+// takes there, to the same bits.
+
+namespace torch {
+class Library;
+}
+
+namespace harmony::worker {
+
+void DefineNorms(torch::Library& library);
+
+}  // namespace harmony::worker
