@@ -37,7 +37,10 @@ absl::Status AnswerProfileCall(
 absl::StatusOr<std::vector<double>> TimeRepeats(const RepeatLimits& limits,
                                                 const std::function<absl::Status()>& work,
                                                 const Clock& clock) {
-  HARMONY_RETURN_IF_ERROR(work());
+  const Nanos began = clock.Now();
+  do {
+    HARMONY_RETURN_IF_ERROR(work());
+  } while (clock.Now() - began < limits.warm_up);
   std::vector<double> seconds;
   Nanos total;
   while (static_cast<int>(seconds.size()) < limits.least ||

@@ -32,11 +32,13 @@ absl::Status AnswerProfileCall(
 struct RepeatLimits {
   int least = 3, most = 50;
   Nanos enough = Millis(400);  // no further repeat once they took so long together
+  Nanos warm_up = {};          // from the first run on, in which none counts
 };
 // Of a quick profile.
 inline constexpr RepeatLimits kQuickRepeats{5, 20, Millis(150)};
 
-// Seconds of each repeat. The first run is not counted: it touches memory for the first time.
+// Seconds of each repeat. The first run is not counted, whatever the warm-up: it touches memory for
+// the first time.
 absl::StatusOr<std::vector<double>> TimeRepeats(const RepeatLimits& limits,
                                                 const std::function<absl::Status()>& work,
                                                 const Clock& clock = MonotonicClock());

@@ -81,6 +81,11 @@ class ComputeDevice {
   virtual absl::Status Write(DeviceAddress to, absl::Span<const std::byte> from) = 0;
   virtual absl::Status Read(DeviceAddress from, absl::Span<std::byte> to) = 0;
 
+  // How long it has to compute without a pause until it is as slow as it stays in a long run: what
+  // was idle has heat and power to spare, and clocks that fall. Zero where that makes no
+  // difference.
+  virtual Nanos warm_up() const { return Nanos(); }
+
   struct Usage {
     Bytes current;  // of the workspace
     Bytes peak;     // the most since the device was made

@@ -21,8 +21,10 @@ constexpr double kLongestTask = 1.5;
 // A group of two layers is measured while one of them takes less than this.
 constexpr double kLongestForPairs = 0.3;
 constexpr Bytes kLeastWorkspace = KiB(64);
-constexpr int64_t kValuesAtOnce = 1 << 16;  // that are written to a device
-constexpr double kLeastSeconds = 1e-9;      // of a difference of two times
+// That are made and written to a device at a time; a longer tensor has them again and again, for
+// making each takes longer than what is to be measured.
+constexpr int64_t kValuesAtOnce = 1 << 20;
+constexpr double kLeastSeconds = 1e-9;  // of a difference of two times
 
 // Cheap noise in [-1, 1): what is measured depends on no value, but must stay finite and normal.
 class Noise {
@@ -127,18 +129,19 @@ class LayerProfiler::Binder {
   template <typename T, typename Next>
   void Write(Bytes offset, int64_t count, Next next) {
     if (device_ == nullptr) return;
-    std::vector<T> values;
+    std::vector<T> values(static_cast<size_t>(std::min(count, kValuesAtOnce)));
+    for (T& value : values) value = next();
     for (int64_t done = 0; done < count && written_.ok(); done += std::ssize(values)) {
-      values.resize(static_cast<size_t>(std::min(count - done, kValuesAtOnce)));
-      for (T& value : values) value = next();
+      const std::span<const T> part(values.data(),
+                                    static_cast<size_t>(std::min(count - done, kValuesAtOnce)));
       const DeviceAddress to =
           device_->resident() + offset + Bytes(done * static_cast<int64_t>(sizeof(T)));
-      written_ = device_->Write(to, std::as_bytes(std::span<T>(values)));
+      written_ = device_->Write(to, std::as_bytes(part));
     }
   }
   Bytes Zeros(Bytes size) {
     const Bytes at = Take(size);
-    Write<uint8_t>(at, size.count(), [] { return uint8_t{0}; });
+    if (device_ != nullptr) device_->Zero(device_->resident() + at, size);
     return at;
   }
   // Of a type without such values: zeros.
@@ -283,11 +286,18 @@ absl::Status LayerProfiler::PrepareBackward(int layer, int64_t samples) {
 
 absl::Status LayerProfiler::RunOnce() { return worker_->Run(command_); }
 
+absl::StatusOr<profile::Measured> LayerProfiler::Repeat(runtime::RepeatLimits limits,
+                                                        const std::function<absl::Status()>& work) {
+  limits.warm_up = worker_->device()->warm_up();
+  HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds, runtime::TimeRepeats(limits, work));
+  return profile::MeasuredOf(seconds);
+}
+
 absl::StatusOr<LayerProfiler::Timing> LayerProfiler::Time(const Task& task) {
   HARMONY_RETURN_IF_ERROR(Prepare(task));
-  HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds,
-                           runtime::TimeRepeats(limits_, [this] { return RunOnce(); }));
-  return Timing{profile::MeasuredOf(seconds), worker_->stats().workspace_peak};
+  HARMONY_ASSIGN_OR_RETURN(const profile::Measured seconds,
+                           Repeat(limits_, [this] { return RunOnce(); }));
+  return Timing{seconds, worker_->stats().workspace_peak};
 }
 
 absl::StatusOr<std::vector<profile::LayerProfile>> LayerProfiler::MeasureAll() {
@@ -398,15 +408,13 @@ absl::Status LayerProfiler::MeasureKept(model::LayerRange block, profile::LayerS
   task.outputs = {{block.last + 1, *task.output_gradient}};  // of the output's size; any values do
   task.input_gradient.reset();
   task.output_gradient.reset();
-  HARMONY_ASSIGN_OR_RETURN(std::vector<double> alone,
-                           runtime::TimeRepeats(limits_, [&] { return worker_->Run(forward); }));
-  HARMONY_ASSIGN_OR_RETURN(std::vector<double> both,
-                           runtime::TimeRepeats(limits_, [&]() -> absl::Status {
+  HARMONY_ASSIGN_OR_RETURN(size.keeping_forward,
+                           Repeat(limits_, [&] { return worker_->Run(forward); }));
+  HARMONY_ASSIGN_OR_RETURN(const profile::Measured both, Repeat(limits_, [&]() -> absl::Status {
                              HARMONY_RETURN_IF_ERROR(worker_->Run(forward));
                              return RunOnce();
                            }));
-  size.keeping_forward = profile::MeasuredOf(alone);
-  size.kept_backward = Minus(profile::MeasuredOf(both), size.keeping_forward->median);
+  size.kept_backward = Minus(both, size.keeping_forward->median);
   return absl::OkStatus();
 }
 
@@ -415,6 +423,7 @@ absl::Status LayerProfiler::MeasureGradients(profile::LayerProfile& layer) {
   HARMONY_RETURN_IF_ERROR(PrepareBackward(layer.layers.front(), layer.sizes.front().samples));
   HARMONY_RETURN_IF_ERROR(RunOnce());  // readies the thread
   ComputeDevice& device = *worker_->device();
+  // Without a warm-up: this moves memory, and computes next to nothing.
   const auto time = [&](auto&& work) -> absl::StatusOr<profile::Measured> {
     const auto repeat = [&]() -> absl::Status {
       for (const command::WeightBinding& bound :

@@ -3,6 +3,7 @@
 // Measures the layers of a model on one device: builds the same compute tasks that training issues
 // and has the same DeviceWorker run them, in its capped memory, paced if the device is.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -30,6 +31,9 @@ class LayerProfiler {
   // Makes the backward of one layer (of the head: the fused task) ready to be run by RunOnce.
   absl::Status PrepareBackward(int layer, int64_t samples);
   absl::Status RunOnce();
+  // Times work of the device, which was made ready for it.
+  absl::StatusOr<profile::Measured> Repeat(runtime::RepeatLimits limits,
+                                           const std::function<absl::Status()>& work);
 
  private:
   struct Task {

@@ -70,12 +70,12 @@ absl::StatusOr<double> MeasureTogether(const runtime::ProgramContext& context, i
   partners.Signal(1);
   HARMONY_RETURN_IF_ERROR(partners.WaitForAll(1));
   HARMONY_ASSIGN_OR_RETURN(
-      std::vector<double> seconds,
-      runtime::TimeRepeats(call.request.quick ? kQuickTogetherRepeats : kTogetherRepeats,
-                           [&] { return profiler.RunOnce(); }));
+      const profile::Measured seconds,
+      profiler.Repeat(call.request.quick ? kQuickTogetherRepeats : kTogetherRepeats,
+                      [&] { return profiler.RunOnce(); }));
   partners.Signal(2);
   while (!partners.AllHave(2)) HARMONY_RETURN_IF_ERROR(profiler.RunOnce());
-  return profile::MeasuredOf(seconds).median;
+  return seconds.median;
 }
 
 absl::StatusOr<profile::Profile> Measure(runtime::ProgramContext& context, int device,

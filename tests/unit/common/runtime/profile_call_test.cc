@@ -31,6 +31,14 @@ TEST(TimeRepeatsTest, RepeatsUntilItTookEnoughButAtLeastSoOften) {
   EXPECT_EQ(TimeRepeats({3, 4, Seconds(100)}, work, clock)->size(), 4u);
 }
 
+TEST(TimeRepeatsTest, CountsNoneThatBeginsInTheWarmUp) {
+  const SteppingClock clock;
+  int runs = 0;
+  const auto work = [&] { return ++runs, absl::OkStatus(); };
+  EXPECT_EQ(TimeRepeats({3, 10, Seconds(5), Seconds(4)}, work, clock)->size(), 5u);
+  EXPECT_EQ(runs, 9);
+}
+
 TEST(TimeRepeatsTest, AFailureEndsIt) {
   int runs = 0;
   const auto work = [&] { return ++runs < 3 ? absl::OkStatus() : absl::DataLossError("third"); };
