@@ -3,11 +3,11 @@
 step: the part "fast" of measure.py.
 
     fast.py prepare --layers 2 8 32 --scratch DIR [--fake]     # exports with random weights; needs no GPU
-    fast.py train --layers 8 --cap 24GiB --scratch DIR [--fake]
+    fast.py train --layers 8 --cap 24GiB --scratch DIR [--copies worker] [--fake]
 
 A run is measured step by step from what it writes, and ended before its own end, which would write a checkpoint of twelve
-bytes a parameter. The yardstick is the same layers resident: what `harmony profile` measures of a forward and a backward of
-each layer, over all layers and microbatches, and of the forwards that the plan does again.
+bytes a parameter. The yardstick is the same layers resident: what `harmony profile` measures of the forwards and backwards that
+the plan has, with what it computes twice, over all layers and microbatches.
 """
 import argparse
 import contextlib
@@ -34,6 +34,7 @@ import prediction  # noqa: E402
 
 WARM_UP, MEASURED = 2, 5  # steps
 MICROBATCH = 4  # sequences: what the planner chooses by itself with caps of 12 and 24 GiB
+HOST_LEFT = 8 << 30  # bytes of the host's memory, for everything but the arena
 SECONDS_AT_THE_END = 12  # of the time limit, what is kept for judging what was seen
 FORWARD_SHARE = 1 / 3  # of a forward and a backward, in operations
 
@@ -148,12 +149,18 @@ class Training:
     """One job with one cap."""
 
     def __init__(self, args, out):
-        self.shape, self.layers, self.cap, self.fake = Shape(args.fake), args.layers[0], args.cap, args.fake
-        self.name = f"fast.{self.layers}.{self.cap}"
+        self.shape, self.layers, self.fake = Shape(args.fake), args.layers[0], args.fake
+        self.name = name_of(args)
+        device = f"cuda:0,mem={args.cap}" + (f",copies={args.copies}" if args.copies else "")
         self.folder, self.out = exported(args.scratch, self.layers), out
         self.work = args.scratch / self.name
         self.described = json.loads((self.folder / "model.json").read_text())
         self.parameters = parameters_of(self.described)
+        self.cluster = ["--devices", device]
+        if not self.fake:
+            wait_for_memory()
+            # The programs by themselves leave a fifth of it.
+            self.cluster += ["--host-memory", str(available_memory() - HOST_LEFT)]
         self.env = {**os.environ, **machine.environment(args.fake), "XDG_CACHE_HOME": str(self.work / "cache"),
                     "HOME": str(self.work)}
         shutil.rmtree(self.work, ignore_errors=True)
@@ -166,9 +173,9 @@ class Training:
             "sequence_length": self.shape.length, "global_batch_size": self.shape.sequences, "micro_batch_size": MICROBATCH,
             "virtual_replicas": 1, "max_steps": 200, "optim": "adamw", "learning_rate": 1e-5, "output_dir": str(out)}))
 
-    def command(self, *words):
+    def command(self, *words, cluster=True):
         return [str(machine.programs() / "bin" / "harmony"), "--runtime-dir", str(self.work / "run"), "--state-dir",
-                str(self.work / "state"), *map(str, words), "--devices", f"cuda:0,mem={self.cap}"]
+                str(self.work / "state"), *map(str, words), *self.cluster * cluster]
 
     def harmony(self, *words):
         done = subprocess.run(self.command(*words), env=self.env, text=True, capture_output=True, stdin=subprocess.DEVNULL)
@@ -180,6 +187,29 @@ class Training:
     def note(self, name, value, unit="", **more):
         figures.note(f"{self.name}.{name}", value, unit, **more)
 
+    @contextlib.contextmanager
+    def readings(self, what):
+        """Clocks, power and what holds clocks down, as the driver tells them meanwhile: a GPU that was idle is faster at first
+        than one that is busy for long."""
+        asked = "clocks.sm,clocks.mem,power.draw.instant,temperature.gpu,clocks_event_reasons.active"
+        file = self.work / f"{what}.csv"
+        if self.fake:
+            yield
+            return
+        with open(file, "w") as out:
+            process = subprocess.Popen(["nvidia-smi", f"--query-gpu=timestamp,{asked}", "--format=csv,noheader,nounits",
+                                        "--loop-ms=200"], stdin=subprocess.DEVNULL, stdout=out)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+            self.keep(file.name, file.read_text())
+            rows = [line.split(", ") for line in file.read_text().splitlines()]
+            for place, name, unit in ((1, "clock", "MHz"), (3, "power", "W")):
+                with contextlib.suppress(ValueError, IndexError, statistics.StatisticsError):
+                    self.note(f"{what}.{name}", statistics.median(float(row[place]) for row in rows if float(row[3]) > 200), unit)
+
     def measure(self, failures):
         """The plan is searched once, by what was measured: of many layers a search takes seconds. Without a profile the run
         is measured all the same."""
@@ -187,39 +217,42 @@ class Training:
         self.note("sequences", self.shape.sequences)
         profile, planned, by, measured, resident = self.work / "P.json", self.work / "plan.json", [], None, None
         with figures.attempt(f"{self.name}.profile", failures):
-            self.harmony("profile", self.job, "--quick", "-o", profile)
+            with self.readings("profiling"):
+                self.harmony("profile", self.job, "--quick", "-o", profile)
             measured = json.loads(profile.read_text())
             by = ["--profile", profile]
         planned.write_text(self.harmony("plan", self.job, *by, "--json"))
         plan = json.loads(planned.read_text())
+        for file in filter(pathlib.Path.exists, (profile, planned)):
+            self.keep(file.name, file.read_text())
         print(json.dumps({key: plan[key] for key in ("groups", "host", "time_estimate", "minimal_swap")}))
         if measured is not None:
             self.note("predicted_step", plan["time_estimate"]["step_seconds"], "s")
             with figures.attempt(f"{self.name}.resident", failures):
-                resident = self.resident(measured, self.computed_twice(plan))
+                resident = self.resident(measured, plan)
         self.note("planned_host_bytes_per_parameter", plan["host"]["bytes_per_parameter"], "B")
-        self.train([*by, "--plan", planned], plan, resident)
+        with self.readings("training"):
+            self.train([*by, "--plan", planned], plan, resident)
 
-    def resident(self, profile, twice):
-        """Seconds of a step in which nothing is moved; with the forwards that the plan does again, and without."""
-        seconds, again, microbatches = 0, 0, self.shape.sequences // MICROBATCH
+    def resident(self, profile, plan):
+        """Seconds of the tasks of a step in which nothing is moved; with the forwards that the plan does again, and without."""
+        times, microbatches = {}, self.shape.sequences // MICROBATCH
         for layer in profile["devices"][0]["layers"]:
-            size = layer["sizes"][-1]
-            both = size.get("backward_inner_s", size["backward_s"])["median"]  # computes its forward, too
-            repeated = twice.intersection(layer["layers"])
-            forward = size["forward_s"]["median"] if repeated else 0
-            print(f"{layer['kind']}: {len(layer['layers'])} times {both:.6f} s, forward {forward:.6f} s, "
-                  f"of {size['samples']} samples")
-            seconds += len(layer["layers"]) * both * microbatches
-            again += len(repeated) * forward * microbatches
+            size = next(size for size in layer["sizes"] if size["samples"] == MICROBATCH)
+            found = {key.removesuffix("_s"): value["median"] for key, value in size.items() if key.endswith("_s")}
+            print(f"{layer['kind']}: {len(layer['layers'])} times {found}")
+            times.update(dict.fromkeys(layer["layers"], found))
         for link in ("h2d", "d2h"):
             for when in ("alone", "duplex"):
                 rate = profile["devices"][0][link][f"{when}_bytes_per_s"]["median"]
                 self.note(f"link.{link}.{when}", rate / 1e9, "GB/s")
         self.note("host_update", profile["host"]["update_bytes_per_s"]["median"] / 1e9, "GB/s")
-        self.note("resident_step", seconds + again, "s")
-        self.note("resident_step_without_recompute", seconds, "s")
-        return seconds + again
+        twice = self.computed_twice(plan)
+        seconds = microbatches * sum(seconds_of(group, times) for group in plan["groups"])
+        again = microbatches * sum(times[layer]["forward"] for layer in twice)
+        self.note("resident_step", seconds, "s")
+        self.note("resident_step_without_recompute", seconds - again, "s")
+        return seconds
 
     def train(self, by, plan, resident):
         log = open(self.work / "run.log", "w+")
@@ -253,15 +286,18 @@ class Training:
     def trace(self):
         """What the lanes did in the last steps."""
         file = self.work / "trace.json"
-        subprocess.run([*self.command("trace", "job-1", "-o", file)[:-2]], env=self.env, timeout=20)
+        subprocess.run(self.command("trace", "job-1", "-o", file, cluster=False), env=self.env, timeout=20)
         if file.exists():
             subprocess.run([sys.executable, machine.ROOT / "bench" / "control_plane.py", file], timeout=20)
             trace = json.loads(file.read_text())
             for lane, share in busy_shares(trace).items():
                 self.note(f"busy.{lane}", share)
-            if figures.FILE in os.environ:  # beside the logs, with which it comes back
-                log = pathlib.Path(os.environ[figures.FILE]).with_name(f"{self.name}.timeline.log")
-                log.write_text("\n".join(timeline(trace)) + "\n")
+            self.keep("timeline.log", "\n".join(timeline(trace)) + "\n")
+
+    def keep(self, name, text):
+        """Beside the logs, with which it comes back."""
+        if figures.FILE in os.environ:
+            pathlib.Path(os.environ[figures.FILE]).with_name(f"{self.name}.{name}").write_text(text)
 
     def metrics(self):
         path, lines = self.out / "metrics.jsonl", []
@@ -310,16 +346,57 @@ class Training:
         return total
 
     def computed_twice(self, plan):
-        """The layers whose forwards are done again: of groups that keep no activations, but for the last layer."""
+        """The layers whose forwards are done again: of groups that keep no activations, but for the one with the head, whose
+        forward and backward are one task."""
         found = set()
-        for group in plan["plan"]["backward_groups"]:
-            if not group["keep_activations"]:
-                found.update(range(group["first_layer"], group["last_layer"] + 1))
-        return found - {len(self.described["layers"]) - 1}
+        for group in plan["groups"]:
+            if group["kind"] == "backward" and not group["keep_activations"]:
+                found.update(layers_of(group))
+        return found
+
+
+def layers_of(group):
+    return range(group["first_layer"], group["last_layer"] + 1)
+
+
+def seconds_of(group, times):
+    """Of a group's task for one microbatch. A backward computes its layers' forwards too, unless they were kept, but not what
+    the last of them hands on."""
+    *inner, last = [times[layer] for layer in layers_of(group)]
+    kept = group["keep_activations"]
+    if group["kind"] == "forward":
+        return sum(time.get("keeping_forward" if kept else "forward", time["forward"]) for time in [*inner, last])
+    if kept:
+        return sum(time.get("kept_backward", time["backward"]) for time in [*inner, last])
+    embedding = times[0]["forward"] if group["kind"] == "forward+backward" and group["first_layer"] == 0 else 0
+    return embedding + sum(time.get("backward_inner", time["backward"]) for time in inner) + last["backward"]
 
 
 def parameters_of(described):
     return sum(int(numpy.prod(parameter["shape"])) for parameter in described["parameters"] if parameter["role"] == "trained")
+
+
+def wait_for_memory(still=3, deadline=60):
+    """What was killed before gives back memory that was pinned for seconds after it is listed no more: waits until there
+    has been no more of it for a while."""
+    began = since = time.monotonic()
+    most = 0
+    while time.monotonic() - since < still and time.monotonic() - began < deadline:
+        now = memory_told()["MemAvailable"]
+        if now > 1.01 * most:
+            most, since = now, time.monotonic()
+        time.sleep(0.2)
+    print(f"{memory_told()} after {time.monotonic() - began:.1f} s", flush=True)
+
+
+def memory_told():
+    """{name: bytes}, as the kernel tells."""
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+
+
+def available_memory():
+    return memory_told()["MemAvailable"]
 
 
 def memory_of_segment():
@@ -356,19 +433,26 @@ def timeline(trace):
 
 
 def busy_shares(trace):
-    """{lane: the share of the steps after the warm-up in which it did something}."""
+    """{lane: the share of the time in which it did something}, from the first compute task after the warm-up to the last."""
     tasks, busy = tasks_of(trace), {}
+    computed = [event for lane, event in tasks if lane.endswith("compute")]
+    if not computed:
+        return {}
+    begin, end = computed[0]["ts"], computed[-1]["ts"] + computed[-1]["dur"]
     for lane, event in tasks:
-        busy[lane] = busy.get(lane, 0) + event["dur"]
-    events = [event for _, event in tasks]
-    span = max((e["ts"] + e["dur"] for e in events), default=0) - min((e["ts"] for e in events), default=0)
-    return {lane: seconds / span for lane, seconds in busy.items()} if span else {}
+        inside = min(event["ts"] + event["dur"], end) - max(event["ts"], begin)
+        busy[lane] = busy.get(lane, 0) + max(inside, 0)
+    return {lane: time / (end - begin) for lane, time in busy.items()}
+
+
+def name_of(args):
+    return f"fast.{args.layers[0]}.{args.cap}" + (f"-{args.copies}" if args.copies else "")
 
 
 def train(args):
     described = json.loads((exported(args.scratch, args.layers[0]) / "model.json").read_text())
-    failures, name = [], f"fast.{args.layers[0]}.{args.cap}"
-    with figures.attempt(name, failures), output_folder(args.scratch, 15 * parameters_of(described)) as out:
+    failures = []
+    with figures.attempt(name_of(args), failures), output_folder(args.scratch, 15 * parameters_of(described)) as out:
         Training(args, out).measure(failures)
     sys.exit(1 if failures else 0)
 
@@ -378,6 +462,7 @@ def main():
     parser.add_argument("what", choices=["prepare", "train"])
     parser.add_argument("--layers", type=int, nargs="+", default=[2])
     parser.add_argument("--cap", default="24GiB", help="of the device, as in mem=")
+    parser.add_argument("--copies", help="whose they are, as in copies=")
     parser.add_argument("--scratch", type=pathlib.Path, required=True)
     parser.add_argument("--fake", action="store_true", help="on the driver made for tests, with small layers")
     args = parser.parse_args()

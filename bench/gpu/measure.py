@@ -44,9 +44,9 @@ def chosen(args, scratch):
     small, *rest = args.layers or ((1, 2) if args.quick else (2, 8, 32))
     middle, large = rest[:-1], rest[-1:]
 
-    def train(layers, cap, **limits):
-        return "fast", step(f"fast-{layers}-{cap}", "fast.py", "train", "--layers", layers, "--cap", cap, "--scratch",
-                            scratch, *fake, after=f"prepare-{layers}", **limits)
+    def train(layers, cap, *words, **limits):
+        return "fast", step("-".join(["fast", str(layers), cap, *words[1:]]), "fast.py", "train", "--layers", layers, "--cap", cap,
+                            *words, "--scratch", scratch, *fake, after=f"prepare-{layers}", **limits)
 
     def prepare(layers):
         return "fast", step(f"prepare-{layers}", "fast.py", "prepare", "--layers", layers, "--scratch", scratch, *fake,
@@ -61,13 +61,14 @@ def chosen(args, scratch):
         *map(prepare, (small, *rest)),
         *[right("models", 110, share) for share in range(1, SHARES + 1)],
         *[right("bf16", 110, share) for share in range(1, SHARES + 1)], right("devices", 110), right("kills", 110),
+        right("copies", 110), *[right("sanitizer", 110)] * (not args.quick),
         ("fast", step("plain-rates", "plain.py", "rates", *fake, limit=60)),
         *[train(layers, caps[0], limit=80) for layers in middle],
         *[train(layers, caps[0], limit=200, least=60) for layers in large],
         ("probe", step("probe-first", "run_probe.py", "--parts", "1,2,3,5,6", "--quick", *fake, limit=110)),
+        *[train(layers, caps[0], "--copies", "worker", limit=200, least=60) for layers in large],
         *[train(layers, caps[1], limit=200, least=60) for layers in large],
         ("probe", step("probe-rest", "run_probe.py", "--parts", "4,7,8", "--quick", *fake, limit=60)),
-        *[("right", step("right-sanitizer", "right.py", "sanitizer", *flags, limit=110, least=60))] * (not args.quick),
         ("fast", step("plain-eager", "plain.py", "eager", "--layers", small, *rest, *fake, limit=60)),
         ("fast", step("plain-fsdp", "plain.py", "fsdp", "--layers", middle[0] if middle else small, *fake, limit=80, least=40)),
         *[train(layers, caps[1], limit=80, least=30) for layers in [*middle, small]],

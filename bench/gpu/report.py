@@ -49,7 +49,7 @@ def of_group(all_figures, group, say):
 
 def runs(all_figures):
     """The runs of the part "fast" whose steps were measured, the largest first: [(layers, cap)]."""
-    found = [re.fullmatch(r"fast\.(\d+)\.(\w+)\.step", name) for name in all_figures]
+    found = [re.fullmatch(r"fast\.(\d+)\.([\w-]+)\.step", name) for name in all_figures]
     return sorted(((int(match[1]), match[2]) for match in found if match), key=lambda run: -run[0])
 
 
@@ -94,6 +94,7 @@ def bars(records):
         ("1, 2 and 4 emulated devices bit-identical over 20 steps", *of_group(found, "devices", same)),
         ("mixed precision near the CPU's, and bit-identical on two devices", *of_group(found, "bf16", same)),
         ("the same digest after a kill of each process", *of_group(found, "kills", same)),
+        ("the same digest with copies=worker, and after its kills", *of_group(found, "copies", same)),
         ("0.95 of resident or more (goal 0.99)", *of_run(found, "resident_share", lambda share: share >= RESIDENT)),
         ("0.50 of the product rate or more, recompute counted",
          *of_run(found, "product_share", lambda share: share >= PRODUCT_RATE)),
@@ -133,7 +134,7 @@ def page(document):
     lines += ["## Steps", "", *table(("step", "status", "seconds"),
                                      [(r["name"], r["status"], r["seconds"]) for r in records]), ""]
     for title, prefix in (("Machine", "facts."), ("Right: models, GPU against CPU", "models."), ("Right: devices", "devices."),
-                          ("Right: kills", "kills."), ("Right: bf16", "bf16."), ("Right: compute-sanitizer", "sanitizer"),
+                          ("Right: kills", "kills."), ("Right: copies=worker", "copies."), ("Right: bf16", "bf16."), ("Right: compute-sanitizer", "sanitizer"),
                           ("Fast: Harmony", "fast."), ("Fast: plain PyTorch", "plain."),
                           ("Fast: exports", "prepare."), ("Probe", "probe.")):
         lines += [f"## {title}", "", *figures_table(records, prefix), ""]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether GPUs compute what the CPU does, with small exported models: the part "right" of measure.py, a step a call.
 
-    right.py models | devices | kills | bf16 | sanitizer [--share 1/4] [--quick] [--fake]
+    right.py models | devices | copies | kills | bf16 | sanitizer [--share 1/4] [--quick] [--fake]
 
 The yardstick is the same job on a sim device, whose bits tests hold against eager PyTorch's
 (tests/integration/exported_test.py, from which models, data and jobs are).
@@ -76,9 +76,9 @@ class Bench(exported_test.Exported):
             steps.end_marked(os.environ[steps.MARK])
             shutil.rmtree(self.runtime, ignore_errors=True)
 
-    def gpu(self, times=1):
+    def gpu(self, times=1, more=""):
         """The same GPU as so many devices."""
-        return ";".join([f"cuda:0,mem={'64MiB' if self.fake else '512MiB'}"] * times)
+        return ";".join([f"cuda:0,mem={'64MiB' if self.fake else '512MiB'}{more}"] * times)
 
     def trainer(self, name, dtype="fp32"):
         """A function that trains the model under a label on devices, and gives the output directory."""
@@ -208,9 +208,32 @@ def devices(args, failures):
                 assert got == reference, "other bits than those of one device"
 
 
-def kill_one(b, role, steps_done, expected):
-    job, out = b.job_of(f"kill-{role[0]}", max_steps=steps_done)
-    run = b.start("run", job, "--devices", b.gpu(), "--no-calibrate")
+def copies(args, failures):
+    """Copies of the worker's own, alone and amid kills: the bits that the swapper's give."""
+    workers = ",copies=worker"
+    with bench() as b:
+        b.export("gpt2_long" if not args.quick else "mlp")
+        batch = {"global_batch_size": 4 * exported_test.SIZE, "virtual_replicas": 4, "max_steps": MANY_STEPS}
+        times = (1, 2) if args.quick else (1, 2, 4)
+        roles = ROLES[:1] if args.quick else ROLES[:2]
+        killed = [f"copies.{role}.same_bits" for role, _ in roles]
+        figures.note("copies.expected", [*[f"copies.{each}.same_bits" for each in times], *killed])
+        expected = b.state(b.train("swapper", b.gpu(), **batch))
+        for each in times:
+            with figures.attempt(f"copies.{each}", failures):
+                same = b.state(b.train(f"worker-{each}", b.gpu(each, workers), **batch)) == expected
+                figures.note(f"copies.{each}.same_bits", same, met=same)
+                assert same, "other bits than with copies of the swapper's"
+        expected = b.state(b.train("whole", b.gpu(), max_steps=KILL_STEPS[args.quick]))
+        for role in roles:
+            with figures.attempt(f"copies.{role[0]}", failures):
+                kill_one(b, role, KILL_STEPS[args.quick], expected, workers)
+                figures.note(f"copies.{role[0]}.same_bits", True, met=True)
+
+
+def kill_one(b, role, steps_done, expected, more=""):
+    job, out = b.job_of(f"kill-{role[0]}{more.replace(',', '-').replace('=', '-')}", max_steps=steps_done)
+    run = b.start("run", job, "--devices", b.gpu(1, more), "--no-calibrate")
     metrics = out / "metrics.jsonl"
     harness.wait_for(lambda: run.poll() is not None or (metrics.exists() and metrics.read_text().count("\n") > 3),
                      "the first steps", deadline=30)
@@ -238,11 +261,13 @@ def kills(args, failures):
 
 def bf16(args, failures):
     """Mixed precision, near the CPU's, and with the same bits on two devices."""
-    names = ["mlp"] if args.quick else ["mlp", "llama", "llama_long", "gpt2_long", *BUILT_IN]
-    figures.note("bf16.expected", [f"bf16.{name}.same_bits" for name in names])
-    for name in share_of(names, args):
+    names = ["mlp"] if args.quick else ["mlp", "llama", "llama_long", "gpt2_long", "vit", "unet", *BUILT_IN]
+    under_autocast = [] if args.quick else ["vit", "unet"]
+    runs = {name: (name, "bf16") for name in names} | {f"{name}.autocast": (name, "autocast") for name in under_autocast}
+    figures.note("bf16.expected", [f"bf16.{name}.same_bits" for name in runs])
+    for name in share_of(list(runs), args):
         with figures.attempt(f"bf16.{name}", failures), bench() as b:
-            train = b.trainer(name, "bf16")
+            train = b.trainer(*runs[name])
             found, expected = train("gpu", b.gpu()), train("cpu", SIM)
             apart = losses_apart(found, expected)
             figures.note(f"bf16.{name}.losses_apart", apart, met=apart <= NARROW_CLOSE)
@@ -268,8 +293,15 @@ def sanitizer(args, failures):
             (folder / program.name).symlink_to(program)
         wrapper, worker = folder / "harmony-worker", harness.BUILD / "bin" / "harmony-worker"
         wrapper.unlink()
-        watch = "" if args.fake else f"exec {tool} --target-processes all --log-file {report}.%p "
-        wrapper.write_text(f'#!/bin/sh\n{watch}{worker} "$@"\n')
+        # The signal to end is the worker's: the tool dies of it and says nothing of what it found.
+        watch = "" if args.fake else f"{tool} --target-processes all --log-file {report}.%p "
+        wrapper.write_text(f'''#!/bin/sh
+{watch}{worker} "$@" &
+pid=$!
+child() {{ cat /proc/$pid/task/$pid/children; }}
+trap 'kill -TERM {"$pid" if args.fake else "$(child)"}' TERM
+while kill -0 $pid 2>/dev/null; do wait $pid; done
+''')
         wrapper.chmod(0o755)
         b.export("mlp")
         job, _ = b.job_of("watched")
@@ -283,7 +315,7 @@ def sanitizer(args, failures):
             assert clean, "compute-sanitizer found something, or nothing ran under it"
 
 
-STEPS = {step.__name__: step for step in (models, devices, kills, bf16, sanitizer)}
+STEPS = {step.__name__: step for step in (models, devices, copies, kills, bf16, sanitizer)}
 
 
 def main():

@@ -12,6 +12,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPU = ROOT / "bench" / "gpu"
 sys.path.insert(0, str(GPU))
+import fast  # noqa: E402
 import machine  # noqa: E402
 import report  # noqa: E402
 import steps  # noqa: E402
@@ -101,6 +102,31 @@ class ReportTest(unittest.TestCase):
         self.assertEqual((text, met), ("32 layers in 24GiB: 0.6", True))
 
 
+class ResidentTest(unittest.TestCase):
+    """What a group's task takes where nothing is moved, by a profile's times: powers of two, which tell what was added."""
+
+    TIMES = {0: {"forward": 1, "backward": 2},
+             1: {"forward": 4, "backward": 8, "backward_inner": 16, "keeping_forward": 32, "kept_backward": 64},
+             2: {"forward": 128, "backward": 256, "backward_inner": 512},
+             3: {"backward": 1024}}
+
+    def seconds(self, kind, first, last, kept=False):
+        return fast.seconds_of({"kind": kind, "first_layer": first, "last_layer": last, "keep_activations": kept}, self.TIMES)
+
+    def test_a_backward_computes_forwards_but_not_what_its_last_layer_hands_on(self):
+        self.assertEqual(self.seconds("forward", 0, 2), 1 + 4 + 128)
+        self.assertEqual(self.seconds("backward", 1, 2), 16 + 256)
+        self.assertEqual(self.seconds("backward", 0, 0), 2)
+
+    def test_what_was_kept_is_not_computed_again(self):
+        self.assertEqual(self.seconds("forward", 0, 1, kept=True), 1 + 32)
+        self.assertEqual(self.seconds("backward", 1, 1, kept=True), 64)
+
+    def test_the_group_with_the_head_has_its_forward_within(self):
+        self.assertEqual(self.seconds("forward+backward", 2, 3), 512 + 1024)
+        self.assertEqual(self.seconds("forward+backward", 0, 3), 1 + 2 + 16 + 512 + 1024)
+
+
 class CommandTest(Folder):
 
     def test_the_part_right_runs_on_the_driver_made_for_tests(self):
@@ -109,7 +135,7 @@ class CommandTest(Folder):
         document = json.loads((self.dir / "out" / "report.json").read_text())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr + json.dumps(document["steps"], indent=1))
         met = {bar["bar"]: bar["met"] for bar in document["bars"]}
-        self.assertEqual(sum(value is True for value in met.values()), 4, met)
+        self.assertEqual(sum(value is True for value in met.values()), 5, met)
         self.assertEqual(sum(value is None for value in met.values()), 7, met)
         self.assertEqual(sorted(os.listdir(self.dir / "out")), ["logs.tar.gz", "report.json", "report.md"])
         self.assertEqual(os.listdir(self.dir), ["out"])
