@@ -7,12 +7,14 @@ import json
 import unittest
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import support  # first: it says where harmony_export is
 
 import make_models
-from harmony_export import faithful
+from harmony_export import devices, faithful
+
+aten = torch.ops.aten
 
 
 class Devices(support.ExportTest):
@@ -52,6 +54,32 @@ class Devices(support.ExportTest):
                     statistics = [out["index"] for out in phases["saving"]["outputs"]
                                   if out["kind"] == "saved" and out["value"] in made]
                     self.assertLessEqual({graph["saved"][index]["dtype"] for index in statistics}, {"float32"})
+
+    def test_copies_that_a_gpu_needs_of_what_a_norm_reads_are_counted(self) -> None:
+        def copies(kind: str, parameters: torch.dtype | None, x: torch.dtype = torch.bfloat16) -> tuple[int, int]:
+            graph = fx.Graph()
+
+            def given(dtype: torch.dtype | None, *shape: int) -> fx.Node | None:
+                node = graph.placeholder("x") if dtype else None
+                if node is not None:
+                    node.meta["val"] = torch.empty(shape, dtype=dtype)
+                return node
+
+            image, weight, statistics = given(x, 2, 4, 8), given(parameters, 4), given(torch.float32, 2, 1)
+            sizes = [2, 4, 8, 2] if kind == "group" else []
+            shape = [] if kind == "group" else [[8]]
+            forward = getattr(aten, f"native_{kind}_norm").default
+            backward = getattr(aten, f"native_{kind}_norm_backward").default
+            bias = [] if kind == "group" else [weight]
+            return (devices.copies_in_float32(graph.call_function(forward, (image, *shape, weight, weight, *sizes, 1e-5))),
+                    devices.copies_in_float32(graph.call_function(backward, (
+                        image, image, *shape, statistics, statistics, weight, *bias, *sizes, [True] * 3))))
+
+        self.assertEqual(copies("layer", torch.float32), (2, 3))
+        self.assertEqual(copies("group", torch.float32), (2, 3))
+        for parameters in (torch.bfloat16, None):
+            self.assertEqual(copies("layer", parameters), (0, 0))
+        self.assertEqual(copies("layer", torch.float32, torch.float32), (0, 0))
 
     def test_positions_with_a_row_for_each_sample_may_be_packed(self) -> None:
         asked = []

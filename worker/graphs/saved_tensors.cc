@@ -51,7 +51,7 @@ void SavedTensors::Put(size_t index, const at::Tensor& value, Tensors outputs) {
   TORCH_CHECK(value.sizes() == at::IntArrayRef(type.ShapeFor(samples_)) &&
                   value.scalar_type() == ScalarTypeOf(type.dtype),
               "what is saved at ", index, " is ", value.scalar_type(), " ", value.sizes(),
-              ", which model.json does not say");
+              ", which model.json does not say: export the model anew if its directory is old");
   if (place_) {
     PutInto(PlaceOf(index), value, "saved tensor");
     return;

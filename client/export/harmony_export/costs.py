@@ -10,9 +10,11 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx
+from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry
 
 from .capture import base_of
+from .devices import copies_in_float32
 from .fast_products import PRODUCT
 from .fused_loss import LINEAR_CROSS_ENTROPY, chunk_bytes
 from .joint import LayerGraphs, Phase
@@ -205,6 +207,10 @@ def _temporaries(node: fx.Node, where: str) -> Pair:
     sizes = [_bytes_of(source.meta["val"], where) for source in sources if isinstance(source, fx.Node)]
     if node.target is aten.convolution.default and node.meta["val"].dtype == torch.bfloat16:
         sizes.append(_bytes_of(node.meta["val"], where))  # the result is brought into another order, too
+    copies = copies_in_float32(node) if isinstance(node.target, OpOverload) else 0
+    if copies:
+        elements = math.prod(map(expression, _tensor(node.args[0]).shape))
+        sizes.append(bytes_of(_WIDE * copies * elements, where))
     if node.target is aten.convolution_backward.default:
         sizes.append(_blocks_of_weights(node, where))
     return _total(sizes)

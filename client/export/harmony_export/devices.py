@@ -42,12 +42,25 @@ def name_of(operation: fx.Node) -> str:
         return _LAYER_NORMS[target]
     if narrow and target in _GROUP_NORMS and torch.float32 in types:
         return _GROUP_NORMS[target]
-    return NEUTRAL.get(target, target._schema.name)
+    name: str = target._schema.name
+    return NEUTRAL.get(target, name)
 
 
 def leaves_wide_statistics(norm: fx.Node) -> bool:
     """Whether what it leaves for its backward is in float32 though its input is not."""
     return name_of(norm) in (*_LAYER_NORMS.values(), *_GROUP_NORMS.values())
+
+
+def copies_in_float32(operation: fx.Node) -> int:
+    """How many tensors of its input's size a GPU has in float32 beside: of a norm whose parameters are wider than its input,
+    the input and the result, and in its backward the gradient, the input and its gradient."""
+    name = name_of(operation)
+    if name not in (*_LAYER_NORMS.values(), *_GROUP_NORMS.values()):
+        return 0
+    backward = name.endswith("_backward")
+    first = (5 if backward else 2) if name in _LAYER_NORMS.values() else (4 if backward else 1)
+    weight: Any = operation.args[first]
+    return (3 if backward else 2) if weight is not None and weight.meta["val"].dtype == torch.float32 else 0
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool, mask: Tensor | None, scale: float | None) -> Any:
