@@ -31,7 +31,7 @@ class LayerProfiler {
   // Makes the backward of one layer (of the head: the fused task) ready to be run by RunOnce.
   absl::Status PrepareBackward(int layer, int64_t samples);
   absl::Status RunOnce();
-  // Times work of the device, which was made ready for it.
+  // Times work of the device, which was made ready for it, after its warm-up.
   absl::StatusOr<profile::Measured> Repeat(runtime::RepeatLimits limits,
                                            const std::function<absl::Status()>& work);
 
@@ -72,6 +72,7 @@ class LayerProfiler {
   runtime::RepeatLimits limits_;
   std::vector<int64_t> sizes_;
   command::Command command_;  // as prepared
+  bool is_warm_ = false;      // the device was busy for its whole warm-up
 };
 
 }  // namespace harmony::worker
