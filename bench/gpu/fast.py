@@ -34,6 +34,7 @@ import prediction  # noqa: E402
 
 WARM_UP, MEASURED = 2, 5  # steps
 MICROBATCH = 4  # sequences: what the planner chooses by itself with caps of 12 and 24 GiB
+SHARED_AT_REST = 2 << 30  # bytes of shared memory that may be in use before a run
 HOST_LEFT = 8 << 30  # bytes of the host's memory, for everything but the arena
 SECONDS_AT_THE_END = 12  # of the time limit, what is kept for judging what was seen
 FORWARD_SHARE = 1 / 3  # of a forward and a backward, in operations
@@ -218,7 +219,7 @@ class Training:
         profile, planned, by, measured, resident = self.work / "P.json", self.work / "plan.json", [], None, None
         with figures.attempt(f"{self.name}.profile", failures):
             with self.readings("profiling"):
-                self.harmony("profile", self.job, "--quick", "-o", profile)
+                self.harmony("profile", self.job, "-o", profile)
             measured = json.loads(profile.read_text())
             by = ["--profile", profile]
         planned.write_text(self.harmony("plan", self.job, *by, "--json"))
@@ -377,14 +378,16 @@ def parameters_of(described):
 
 
 def wait_for_memory(still=3, deadline=60):
-    """What was killed before gives back memory that was pinned for seconds after it is listed no more: waits until there
-    has been no more of it for a while."""
+    """What was killed before gives back memory that was pinned for seconds after it is listed no more, by and by: waits until
+    none is shared, and there has been no more of it for a while."""
     began = since = time.monotonic()
     most = 0
-    while time.monotonic() - since < still and time.monotonic() - began < deadline:
-        now = memory_told()["MemAvailable"]
-        if now > 1.01 * most:
-            most, since = now, time.monotonic()
+    while time.monotonic() - began < deadline:
+        told = memory_told()
+        if told["MemAvailable"] > 1.01 * most or told["Shmem"] > SHARED_AT_REST:
+            most, since = told["MemAvailable"], time.monotonic()
+        if time.monotonic() - since >= still:
+            break
         time.sleep(0.2)
     print(f"{memory_told()} after {time.monotonic() - began:.1f} s", flush=True)
 

@@ -64,7 +64,7 @@ def chosen(args, scratch):
         *[right("bf16", 110, share) for share in range(1, SHARES + 1)], right("devices", 110), right("kills", 110),
         right("copies", 110), *[right("sanitizer", 110)] * (not args.quick),
         ("fast", step("plain-rates", "plain.py", "rates", *fake, limit=60)),
-        *[train(layers, caps[0], limit=80) for layers in middle],
+        *[train(layers, caps[0], limit=110) for layers in middle],
         *[train(layers, caps[0], limit=200, least=60) for layers in large],
         ("probe", step("probe-first", "run_probe.py", "--parts", "1,2,3,5,6", "--quick", *fake, limit=110)),
         *[train(layers, caps[0], "--copies", "worker", limit=200, least=60) for layers in large],
@@ -72,7 +72,7 @@ def chosen(args, scratch):
         ("probe", step("probe-rest", "run_probe.py", "--parts", "4,7,8", "--quick", *fake, limit=60)),
         ("fast", step("plain-eager", "plain.py", "eager", "--layers", small, *rest, *fake, limit=60)),
         ("fast", step("plain-fsdp", "plain.py", "fsdp", "--layers", middle[0] if middle else small, *fake, limit=80, least=40)),
-        *[train(layers, caps[1], limit=80, least=30) for layers in [*middle, small]],
+        *[train(layers, caps[1], limit=110, least=30) for layers in [*middle, small]],
     ] if part is None or part in args.parts and (not args.steps or each.name.startswith(tuple(args.steps)))]
 
 

@@ -72,7 +72,8 @@ class LayerProfiler {
   runtime::RepeatLimits limits_;
   std::vector<int64_t> sizes_;
   command::Command command_;  // as prepared
-  bool is_warm_ = false;      // the device was busy for its whole warm-up
+  bool is_quick_ = false;
+  bool is_warm_ = false;  // the device was busy for its whole warm-up
 };
 
 }  // namespace harmony::worker
