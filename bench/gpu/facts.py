@@ -39,9 +39,9 @@ def hardware(failures):
         if line.startswith("model name"):
             figures.note("facts.processor", line.partition(":")[2].strip())
             break
-    memory = dict(line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
+    memory = machine.memory()
     for key in ("MemTotal", "MemAvailable"):
-        figures.note(f"facts.{key}", int(memory[key].split()[0]) / 2**20, "GiB")
+        figures.note(f"facts.{key}", memory[key] / 2**30, "GiB")
     limit = pathlib.Path("/sys/fs/cgroup/memory.max")
     figures.note("facts.memory_limit", limit.read_text().strip() if limit.exists() else "none")
     figures.note("facts.torch", machine.torch_version())

@@ -160,9 +160,8 @@ class Training:
         self.parameters = parameters_of(self.described)
         self.cluster = ["--devices", device]
         if not self.fake:
-            wait_for_memory()
-            # The programs by themselves leave a fifth of it.
-            self.cluster += ["--host-memory", str(available_memory() - HOST_LEFT)]
+            # The programs by themselves leave a fifth of what is available.
+            self.cluster += ["--host-memory", str(memory_at_rest() - HOST_LEFT)]
         self.env = {**os.environ, **machine.environment(args.fake), "XDG_CACHE_HOME": str(self.work / "cache"),
                     "HOME": str(self.work)}
         shutil.rmtree(self.work, ignore_errors=True)
@@ -205,8 +204,9 @@ class Training:
         finally:
             process.kill()
             process.wait()
-            self.keep(file.name, file.read_text())
-            rows = [line.split(", ") for line in file.read_text().splitlines()]
+            read = file.read_text()
+            self.keep(file.name, read)
+            rows = [line.split(", ") for line in read.splitlines()]
             for place, name, unit in ((1, "clock", "MHz"), (3, "power", "W")):
                 with contextlib.suppress(ValueError, IndexError, statistics.StatisticsError):
                     self.note(f"{what}.{name}", statistics.median(float(row[place]) for row in rows if float(row[3]) > 200), unit)
@@ -377,29 +377,20 @@ def parameters_of(described):
     return sum(int(numpy.prod(parameter["shape"])) for parameter in described["parameters"] if parameter["role"] == "trained")
 
 
-def wait_for_memory(still=3, deadline=60):
+def memory_at_rest(still=3, deadline=60):
     """What was killed before gives back memory that was pinned for seconds after it is listed no more, by and by: waits until
-    none is shared, and there has been no more of it for a while."""
+    none is shared, and there has been no more of it for a while. The bytes that are available then."""
     began = since = time.monotonic()
     most = 0
     while time.monotonic() - began < deadline:
-        told = memory_told()
+        told = machine.memory()
         if told["MemAvailable"] > 1.01 * most or told["Shmem"] > SHARED_AT_REST:
             most, since = told["MemAvailable"], time.monotonic()
         if time.monotonic() - since >= still:
             break
         time.sleep(0.2)
-    print(f"{memory_told()} after {time.monotonic() - began:.1f} s", flush=True)
-
-
-def memory_told():
-    """{name: bytes}, as the kernel tells."""
-    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-
-
-def available_memory():
-    return memory_told()["MemAvailable"]
+    print(f"{told} after {time.monotonic() - began:.1f} s", flush=True)
+    return told["MemAvailable"]
 
 
 def memory_of_segment():

@@ -52,6 +52,12 @@ def library_path():
     return ":".join([*map(str, folders), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
 
 
+def memory():
+    """{name: bytes} of the host's memory, as the kernel tells."""
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    return {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+
+
 def environment(fake):
     """What is added to the environment of the programs; with `fake` they find the driver made for tests."""
     added = {"LD_LIBRARY_PATH": library_path()}

@@ -134,7 +134,8 @@ def page(document):
     lines += ["## Steps", "", *table(("step", "status", "seconds"),
                                      [(r["name"], r["status"], r["seconds"]) for r in records]), ""]
     for title, prefix in (("Machine", "facts."), ("Right: models, GPU against CPU", "models."), ("Right: devices", "devices."),
-                          ("Right: kills", "kills."), ("Right: copies=worker", "copies."), ("Right: bf16", "bf16."), ("Right: compute-sanitizer", "sanitizer"),
+                          ("Right: kills", "kills."), ("Right: copies=worker", "copies."), ("Right: bf16", "bf16."),
+                          ("Right: compute-sanitizer", "sanitizer"),
                           ("Fast: Harmony", "fast."), ("Fast: plain PyTorch", "plain."),
                           ("Fast: exports", "prepare."), ("Probe", "probe.")):
         lines += [f"## {title}", "", *figures_table(records, prefix), ""]

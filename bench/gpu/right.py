@@ -37,7 +37,8 @@ MODELS = ["mlp", "gpt2", "gpt2_long", "bert_fused", "bert_masked", "llama", "lla
 QUICK_MODELS = ["mlp", "bert_fused"]
 # Of the built-in families, without an export: LayerNorm; RMSNorm, rotary embedding and grouped queries; norms of queries.
 BUILT_IN, QUICK_BUILT_IN = ["gpt2-mini", "llama-tiny", "qwen3-tiny"], ["llama-tiny"]
-MANY_STEPS = 20
+# So many steps, of a batch that up to four devices share.
+MANY = {"global_batch_size": 4 * exported_test.SIZE, "virtual_replicas": 4, "max_steps": 20}
 KILL_STEPS = 300, 100  # so many that a small model's run is still going on when it is hit; with --quick
 ROLES = [("worker", 0), ("swapper", 0), ("host", 0), ("coordinator", 0)]
 SIM = "sim:mem=256MiB"
@@ -195,14 +196,13 @@ def devices(args, failures):
     """The same GPU as one, two and four devices, in both modes: the same bits."""
     with bench() as b:
         b.export("gpt2_long" if not args.quick else "mlp")
-        batch = {"global_batch_size": 4 * exported_test.SIZE, "virtual_replicas": 4, "max_steps": MANY_STEPS}
         modes = ("harmony-pp", "harmony-dp")
         runs = list(zip(modes, (1, 2))) if args.quick else [(mode, times) for mode in modes for times in (1, 2, 4)]
         figures.note("devices.expected", [f"devices.{mode}.{times}.same_bits" for mode, times in runs])
         reference = None
         for mode, times in runs:
             with figures.attempt(f"devices.{mode}.{times}", failures):
-                got = b.state(b.train(f"{mode}-{times}", b.gpu(times), mode=mode, **batch))
+                got = b.state(b.train(f"{mode}-{times}", b.gpu(times), mode=mode, **MANY))
                 reference = reference or got
                 figures.note(f"devices.{mode}.{times}.same_bits", got == reference, met=got == reference)
                 assert got == reference, "other bits than those of one device"
@@ -213,26 +213,30 @@ def copies(args, failures):
     workers = ",copies=worker"
     with bench() as b:
         b.export("gpt2_long" if not args.quick else "mlp")
-        batch = {"global_batch_size": 4 * exported_test.SIZE, "virtual_replicas": 4, "max_steps": MANY_STEPS}
         times = (1, 2) if args.quick else (1, 2, 4)
         roles = ROLES[:1] if args.quick else ROLES[:2]
-        killed = [f"copies.{role}.same_bits" for role, _ in roles]
-        figures.note("copies.expected", [*[f"copies.{each}.same_bits" for each in times], *killed])
-        expected = b.state(b.train("swapper", b.gpu(), **batch))
+        figures.note("copies.expected", [f"copies.{each}.same_bits" for each in (*times, *(role for role, _ in roles))])
+        expected = b.state(b.train("swapper", b.gpu(), **MANY))
         for each in times:
             with figures.attempt(f"copies.{each}", failures):
-                same = b.state(b.train(f"worker-{each}", b.gpu(each, workers), **batch)) == expected
+                same = b.state(b.train(f"worker-{each}", b.gpu(each, workers), **MANY)) == expected
                 figures.note(f"copies.{each}.same_bits", same, met=same)
                 assert same, "other bits than with copies of the swapper's"
-        expected = b.state(b.train("whole", b.gpu(), max_steps=KILL_STEPS[args.quick]))
-        for role in roles:
-            with figures.attempt(f"copies.{role[0]}", failures):
-                kill_one(b, role, KILL_STEPS[args.quick], expected, workers)
-                figures.note(f"copies.{role[0]}.same_bits", True, met=True)
+        kill_each(b, "copies", roles, args, failures, workers)
 
 
-def kill_one(b, role, steps_done, expected, more=""):
-    job, out = b.job_of(f"kill-{role[0]}{more.replace(',', '-').replace('=', '-')}", max_steps=steps_done)
+def kill_each(b, group, roles, args, failures, more=""):
+    """Kills in the middle of a run, on a GPU with `more` in its specification; noted in a group of figures."""
+    steps_done = KILL_STEPS[args.quick]
+    expected = b.state(b.train("whole", b.gpu(), max_steps=steps_done))
+    for role in roles:
+        with figures.attempt(f"{group}.{role[0]}", failures):
+            kill_one(b, role, steps_done, expected, more)
+            figures.note(f"{group}.{role[0]}.same_bits", True, met=True)
+
+
+def kill_one(b, role, steps_done, expected, more):
+    job, out = b.job_of(f"kill-{role[0]}", max_steps=steps_done)
     run = b.start("run", job, "--devices", b.gpu(1, more), "--no-calibrate")
     metrics = out / "metrics.jsonl"
     harness.wait_for(lambda: run.poll() is not None or (metrics.exists() and metrics.read_text().count("\n") > 3),
@@ -251,12 +255,7 @@ def kills(args, failures):
         b.export("mlp")
         roles = ROLES[:1] if args.quick else ROLES
         figures.note("kills.expected", [f"kills.{role}.same_bits" for role, _ in roles])
-        steps_done = KILL_STEPS[args.quick]
-        expected = b.state(b.train("whole", b.gpu(), max_steps=steps_done))
-        for role in roles:
-            with figures.attempt(f"kills.{role[0]}", failures):
-                kill_one(b, role, steps_done, expected)
-                figures.note(f"kills.{role[0]}.same_bits", True, met=True)
+        kill_each(b, "kills", roles, args, failures)
 
 
 def bf16(args, failures):

@@ -145,8 +145,11 @@ class LayerProfiler::Binder {
   }
   Bytes Zeros(Bytes size) {
     const Bytes at = Take(size);
-    if (device_ != nullptr) device_->Zero(device_->resident() + at, size);
+    Zero(at, size);
     return at;
+  }
+  void Zero(Bytes at, Bytes size) {
+    if (device_ != nullptr) device_->Zero(device_->resident() + at, size);
   }
   // Of a type without such values: zeros.
   template <typename Next>
@@ -156,7 +159,7 @@ class LayerProfiler::Binder {
     } else if (dtype == DType::kBF16) {
       Write<uint16_t>(at, count, [&] { return io::Bf16FromFloat(next()); });
     } else {
-      Write<uint8_t>(at, (SizeOf(dtype) * count).count(), [] { return uint8_t{0}; });
+      Zero(at, SizeOf(dtype) * count);
     }
   }
   // The tensors of a boundary, or the gradients of those that have one.
@@ -219,7 +222,7 @@ class LayerProfiler::Binder {
         Write<int64_t>(at, count, [&] { return int64_t{below()}; });
         break;
       default:
-        Write<uint8_t>(at, size.count(), [] { return uint8_t{0}; });
+        Zero(at, size);
         break;
     }
     return at;

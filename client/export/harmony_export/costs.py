@@ -10,7 +10,6 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx
-from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry
 
 from .capture import base_of
@@ -207,7 +206,7 @@ def _temporaries(node: fx.Node, where: str) -> Pair:
     sizes = [_bytes_of(source.meta["val"], where) for source in sources if isinstance(source, fx.Node)]
     if node.target is aten.convolution.default and node.meta["val"].dtype == torch.bfloat16:
         sizes.append(_bytes_of(node.meta["val"], where))  # the result is brought into another order, too
-    copies = copies_in_float32(node) if isinstance(node.target, OpOverload) else 0
+    copies = copies_in_float32(node)
     if copies:
         elements = math.prod(map(expression, _tensor(node.args[0]).shape))
         sizes.append(bytes_of(_WIDE * copies * elements, where))

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from .capture import arguments_of
+
 aten = torch.ops.aten
 
 # PyTorch has a kernel of attention for each kind of device under a name of its own, and traces that of the CPU. A graph
@@ -46,21 +48,19 @@ def name_of(operation: fx.Node) -> str:
     return NEUTRAL.get(target, name)
 
 
-def leaves_wide_statistics(norm: fx.Node) -> bool:
-    """Whether what it leaves for its backward is in float32 though its input is not."""
-    return name_of(norm) in (*_LAYER_NORMS.values(), *_GROUP_NORMS.values())
+def has_own_norm(operation: fx.Node) -> bool:
+    """Whether it is a norm, or the backward of one, that graphs have under a name of their own: its statistics are in float32
+    though its input is not."""
+    return operation.target in (*_LAYER_NORMS, *_GROUP_NORMS) and name_of(operation).startswith("harmony::")
 
 
 def copies_in_float32(operation: fx.Node) -> int:
     """How many tensors of its input's size a GPU has in float32 beside: of a norm whose parameters are wider than its input,
     the input and the result, and in its backward the gradient, the input and its gradient."""
-    name = name_of(operation)
-    if name not in (*_LAYER_NORMS.values(), *_GROUP_NORMS.values()):
+    weight = arguments_of(operation)["weight"] if has_own_norm(operation) else None
+    if weight is None or weight.meta["val"].dtype != torch.float32:
         return 0
-    backward = name.endswith("_backward")
-    first = (5 if backward else 2) if name in _LAYER_NORMS.values() else (4 if backward else 1)
-    weight: Any = operation.args[first]
-    return (3 if backward else 2) if weight is not None and weight.meta["val"].dtype == torch.float32 else 0
+    return 3 if name_of(operation).endswith("_backward") else 2
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool, mask: Tensor | None, scale: float | None) -> Any:

@@ -98,7 +98,7 @@ class GraphRunner:
         if namespace == "harmony":
             result = _OWN[name](*arguments)
         else:
-            overload = getattr(getattr(torch.ops.aten, name), operation["overload"] or "default")
+            overload = getattr(getattr(aten, name), operation["overload"] or "default")
             positional, keywords = _split(overload, arguments)
             result = overload(*positional, **keywords)
         results = result if isinstance(result, (tuple, list)) else [result]

@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from . import faithful, fast_products, recurrent
 from .capture import base_of, quiet
 from .chain import Piece, SizeKind
-from .devices import leaves_wide_statistics
+from .devices import has_own_norm
 from .errors import ExportError
 from .fused_loss import fuse
 from .lengths import Lengths, check_guards
@@ -488,7 +488,7 @@ def _correct_statistics(norm: fx.Node) -> None:
     narrower, and of a layer norm float32. The shape function says that of the input."""
     values = [argument.meta.get("val") for argument in norm.args[:5] if isinstance(argument, fx.Node)]
     given = [value.dtype for value in values if isinstance(value, Tensor)]
-    if not leaves_wide_statistics(norm) and (torch.float32 not in given[1:] or given[0] == torch.float32):
+    if not has_own_norm(norm) and (torch.float32 not in given[1:] or given[0] == torch.float32):
         return
     norm.meta["val"] = tuple(value.float() if i in (1, 2) else value for i, value in enumerate(norm.meta["val"]))
     for part in norm.users:

@@ -21,6 +21,14 @@ struct Case {
 
 void PrintTo(const Case& from, std::ostream* out) { *out << from.name; }
 
+void ExpectTheSame(const Made& made, const std::vector<at::Tensor>& wanted) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const at::Tensor& found = made.at(static_cast<int>(i));
+    EXPECT_EQ(found.scalar_type(), wanted[i].scalar_type()) << i;
+    EXPECT_TRUE(at::equal(found, wanted[i])) << i;
+  }
+}
+
 class LayerNormTest : public ::testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(, LayerNormTest,
@@ -59,11 +67,7 @@ TEST_P(LayerNormTest, IsEagersOnTheCpu) {
       gradient, x, {8}, mean, deviation, weight, bias, {true, has, has});
   std::vector<at::Tensor> wanted = {y, mean.to(at::kFloat), deviation.to(at::kFloat), dx};
   if (has) wanted.insert(wanted.end(), {dweight, dbias});
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    const at::Tensor& found = made->at(static_cast<int>(i));
-    EXPECT_EQ(found.scalar_type(), wanted[i].scalar_type()) << i;
-    EXPECT_TRUE(at::equal(found, wanted[i])) << i;
-  }
+  ExpectTheSame(*made, wanted);
 }
 
 // An input narrower than its parameters.
@@ -83,11 +87,7 @@ TEST(GroupNormTest, IsEagersOnTheCpu) {
   const auto [dx, dweight, dbias] = at::native_group_norm_backward(
       gradient, x, mean, deviation, weight, 3, 4, 6, 2, {true, true, true});
   const std::vector<at::Tensor> wanted = {y, mean, deviation, dx, dweight, dbias};
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    const at::Tensor& found = made->at(static_cast<int>(i));
-    EXPECT_EQ(found.scalar_type(), wanted[i].scalar_type()) << i;
-    EXPECT_TRUE(at::equal(found, wanted[i])) << i;
-  }
+  ExpectTheSame(*made, wanted);
 }
 
 }  // namespace
