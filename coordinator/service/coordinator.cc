@@ -163,6 +163,10 @@ void Coordinator::DropRun() {
   if (run_ == nullptr) return;
   past_timelines_.push_back(RecordTimeline(*run_, machine_.devices, 0));
   if (past_timelines_.size() > kTimelinesKept) past_timelines_.pop_front();
+  ForgetRun();
+}
+
+void Coordinator::ForgetRun() {
   changes_.Forget();
   files_.reset();
   run_.reset();
@@ -173,6 +177,7 @@ void Coordinator::Prepare(const store::JobRecord& record) {
   phase_ = Phase::kPreparing;
   devices_touched_ = true;
   auto prepared = std::make_shared<Prepared>(record);
+  prepared->held = HoldsJob(*segment_, record);
   if (absl::Status status = LockOutput(record); !status.ok()) {
     prepared->status = status;
     return mailbox_->Post([this, prepared] { OnPrepared(prepared); });
@@ -227,10 +232,7 @@ void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
     return BeginRelease();
   }
   TakePlan(record, prepared->record);
-  if (!prepared->status.ok()) {
-    Fail(record, prepared->status);
-    return BeginRelease();
-  }
+  if (!prepared->status.ok()) return CannotBegin(record, prepared->status, prepared->held);
   const StartPoint& start = prepared->setup.start;
   for (const std::string& note : start.notes) registry_.Report(record, note);
   if (prepared->setup.continues) {
@@ -248,11 +250,30 @@ void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
                                          record.completed_steps, begun);
   changes_.Begin(run_.get(), &record);
   if (stops && !run_->setup().continues) return OnRunEnded(absl::OkStatus());
-  if (absl::Status status = run_->Start(); !status.ok()) return OnRunEnded(status);
+  if (absl::Status status = run_->Start(); !status.ok()) {
+    return CannotBegin(record, status, prepared->held);
+  }
+  begin_tries_.Succeeded();
   files_->WritePlan(record).IgnoreError();  // OnTick tries again
   // Steps that only the segment holds go into a checkpoint first.
   if (terminated_) return StopRun(record);
   if (record.stop != store::StopIntent::kNone) run_->Stop();
+}
+
+void Coordinator::CannotBegin(store::JobRecord& record, const absl::Status& status, bool held) {
+  if (!held) {
+    Fail(record, status);
+    return BeginRelease();
+  }
+  ForgetRun();
+  phase_ = Phase::kPutOff;
+  const Nanos pause = begin_tries_.Failed(Now());
+  registry_.Report(record, absl::StrCat(status.message(),
+                                        ": the job waits and keeps what it has trained; the next "
+                                        "try is in ",
+                                        FormatDuration(pause), ", or now with `resume`"));
+  SetState(record, store::JobState::kWaiting);
+  NotifyWatchers(Now());
 }
 
 RunEvents Coordinator::EventsOfRun() {
@@ -359,6 +380,8 @@ void Coordinator::Terminate(std::function<void()> done) {
       return terminated_();
     case Phase::kRunning:
       return StopRun(*current());
+    case Phase::kPutOff:
+      return begin_tries_.Hurry();  // it has to go on before it can write a checkpoint
     case Phase::kPreparing:
     case Phase::kLettingGo:
     case Phase::kReleasing:
@@ -390,6 +413,8 @@ void Coordinator::OnTick() {
       fence_.KillHolders("did not end the job in time");
     }
     TryRelease();
+  } else if (phase_ == Phase::kPutOff && begin_tries_.Due(now)) {
+    Prepare(*current());
   } else if (phase_ == Phase::kIdle && !fence_.Unseen().empty()) {
     StartNext();
   }

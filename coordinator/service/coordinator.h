@@ -77,7 +77,8 @@ class Coordinator {
   struct Prepared {
     explicit Prepared(store::JobRecord job) : record(std::move(job)) {}
     store::JobRecord
-        record;  // with another plan, when the devices are others than those it was made for
+        record;         // with another plan, when the devices are others than those it was made for
+    bool held = false;  // the segment held what was trained before this began
     bool fits = true;
     RunSetup setup;
     absl::Status status;
@@ -88,6 +89,10 @@ class Coordinator {
   store::JobRecord* current();  // of run_ or of what is being prepared
   void SetState(store::JobRecord& record, store::JobState state);
   void Background(std::function<void()> work);
+  // What a waiting job tries, it tries at the next tick.
+  void HurryTries();
+  // A job that waits outside of a run, and was cancelled twice.
+  const store::JobRecord* EndUnwritten(store::JobRecord& record);
   absl::StatusOr<const store::JobRecord*> RequestStop(const std::string& id,
                                                       store::StopIntent intent,
                                                       store::JobState at_once);
@@ -101,13 +106,17 @@ class Coordinator {
   static Nanos Now();
   // The first that is queued; before all others the one whose state the segment holds. May be null.
   store::JobRecord* NextJob();
-  void DropRun();
+  void DropRun();  // which keeps its timeline
+  void ForgetRun();
   void Prepare(const store::JobRecord& record);
   // On a thread of its own.
   absl::Status SetUp(const HostLimits& limits, Prepared* prepared);
   void TakePlan(store::JobRecord& record, const store::JobRecord& planned);
   absl::Status LockOutput(const store::JobRecord& record);
   void OnPrepared(const std::shared_ptr<Prepared>& prepared);
+  // The job could not begin. One that is `held` keeps what it has trained, which is in the segment
+  // and may be nowhere else, and is tried again; another one fails.
+  void CannotBegin(store::JobRecord& record, const absl::Status& status, bool held);
   RunEvents EventsOfRun();
   void OnStep(const StepMetrics& metrics);
   void OnRunStateChanged();
@@ -143,12 +152,14 @@ class Coordinator {
   enum class Phase {
     kIdle,       // nothing; the next queued job may start
     kPreparing,  // a thread reads checkpoints and allocates the arena
+    kPutOff,     // what the segment holds could not go on; it is prepared again later
     kRunning,    // run_ is alive
     kLettingGo,  // run_ has ended; waits until nobody writes to the arena
     kReleasing,  // a thread gives the arena back
   };
   Phase phase_ = Phase::kIdle;
   int64_t current_ = 0;                 // number of that job
+  runner::BackOff begin_tries_;         // of a job that is put off
   std::unique_ptr<JobRun> run_;         // kept after its end, for its timeline, until the next one
   std::unique_ptr<OutputFiles> files_;  // of run_, as long as that is there
   static constexpr size_t kTimelinesKept = 4;    // up to some 20 MB each

@@ -98,17 +98,34 @@ absl::StatusOr<const store::JobRecord*> Coordinator::RequestStop(const std::stri
   const bool again = record->stop == intent && intent == store::StopIntent::kCancel;
   const bool waits = record->state == store::JobState::kWaiting;
   record->stop = intent;
-  if (phase_ == Phase::kRunning && current_ == record->number) {
-    if (again && waits) {
-      registry_.Report(*record,
-                       "cancelled again: ending without the checkpoint that cannot be written");
+  if (current_ == record->number) {
+    if (again && waits && phase_ != Phase::kPreparing) {
+      registry_.Report(*record, "cancelled again: ending without what cannot be written");
+      if (phase_ != Phase::kRunning) return EndUnwritten(*record);
       run_->Abandon();
     }
-    run_->Stop();
+    if (phase_ == Phase::kRunning) run_->Stop();
+    HurryTries();
   }
   if (phase_ != Phase::kRunning || !run_->waiting()) SetState(*record, store::JobState::kStopping);
   registry_.Save(*record);
   return record;
+}
+
+void Coordinator::HurryTries() {
+  if (files_ != nullptr) files_->HurryEnd();
+  begin_tries_.Hurry();
+}
+
+const store::JobRecord* Coordinator::EndUnwritten(store::JobRecord& record) {
+  SettleStopped(record);
+  if (phase_ == Phase::kPutOff) {
+    BeginRelease();
+  } else {
+    finish_when_quiet_ = false;
+    TryRelease();
+  }
+  return &record;
 }
 
 absl::StatusOr<const store::JobRecord*> Coordinator::Cancel(const std::string& id) {
@@ -125,8 +142,8 @@ absl::StatusOr<const store::JobRecord*> Coordinator::Resume(const std::string& i
   if (record->state == store::JobState::kWaiting) {
     // One that was to be paused goes on when it has stopped.
     if (record->stop == store::StopIntent::kPause) record->stop = store::StopIntent::kNone;
-    if (files_ != nullptr) files_->HurryEnd();
     if (phase_ == Phase::kRunning) run_->TryNow();
+    HurryTries();
     registry_.Save(*record);
     return record;
   }

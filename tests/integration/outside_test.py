@@ -271,6 +271,36 @@ class FullDiskTest(Outside):
         filler.unlink()
         self.assertEqual(self.state(job_id), "finished")
 
+    def test_an_end_that_cannot_be_written_can_be_given_up(self):
+        self.up("--devices", DEVICE)
+        job, out = self.job("end", max_steps=10)
+        (out / "summary.json" / "in-the-way").mkdir(parents=True)
+        job_id = self.submit(job)
+        self.wait_state(job_id, "waiting")
+        self.harmony("cancel", job_id)
+        self.wait_state(job_id, "waiting")
+        self.harmony("cancel", job_id)
+        self.wait_state(job_id, "cancelled")
+        other, _ = self.job("next")
+        self.harmony("watch", self.submit(other))  # which has the arena now
+
+    def test_a_coordinator_that_finds_the_output_unreachable_keeps_what_was_trained(self):
+        """What a step needs is in the segment, so the job waits for its folder as long as it takes."""
+        job, out = self.job("gone", **ENDLESS)
+        process = self.start("run", job, "--devices", DEVICE)
+        self.wait_lines(process, out, 3)
+        aside = out.with_name("aside")
+        out.rename(aside)
+        out.write_text("in the way")
+        self.kill(self.processes()[("coordinator", 0)]["pid"])
+        self.wait_log(process, "the job waits and keeps what it has trained; the next try is in")
+        out.unlink()
+        aside.rename(out)
+        metrics = (out / "metrics.jsonl").read_text()
+        self.wait_log(process, "continuing from what the segment holds")
+        self.wait_lines(process, out, metrics.count("\n") + 50)
+        self.check_stopped(process, out)
+
     def test_the_end_of_a_run_is_written_when_it_can_be(self):
         expected = self.reference(max_steps=10)
         job, out = self.job("end", max_steps=10)
