@@ -41,8 +41,6 @@ class BackOff {
   void Succeeded() { *this = BackOff(); }
   // The next try is due at once.
   void Hurry() { due_.reset(); }
-  // The next try is under way: no other is due before it can have been answered.
-  void Trying(Nanos now) { due_ = now + kLongest; }
 
   // The last try failed.
   bool failing() const { return failures_ > 0; }

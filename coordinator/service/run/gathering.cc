@@ -5,6 +5,7 @@ namespace harmony::service {
 std::optional<int> Gathering::OnAttached(const runner::ProcessId& id, uint32_t own_deaths,
                                          Nanos now) {
   since_ = now;  // it has appeared: if it dies now, that is counted
+  asked_.insert(id);
   // Only its successor knows whether it died by itself: what is killed from outside says nothing
   // about the job.
   const auto early = lost_early_.find(id);
@@ -16,6 +17,7 @@ std::optional<int> Gathering::OnAttached(const runner::ProcessId& id, uint32_t o
 }
 
 bool Gathering::OnLost(const runner::ProcessId& id, uint64_t session, uint32_t own_deaths) {
+  asked_.erase(id);
   const bool was_refused = refused_.erase(id) > 0;
   const auto ready = ready_.find(id);
   if (ready != ready_.end() && ready->second == session) {
@@ -27,9 +29,15 @@ bool Gathering::OnLost(const runner::ProcessId& id, uint64_t session, uint32_t o
 }
 
 bool Gathering::OnReady(const runner::ProcessId& id, uint64_t session) {
+  asked_.erase(id);
   ready_[id] = session;
   early_deaths_.erase(id);
   return refused_.erase(id) > 0;
+}
+
+Nanos Gathering::OnRefused(const runner::ProcessId& id, Nanos now) {
+  asked_.erase(id);
+  return refused_[id].Failed(now);
 }
 
 void Gathering::Hurry() {
@@ -39,9 +47,7 @@ void Gathering::Hurry() {
 std::vector<runner::ProcessId> Gathering::TakeDue(Nanos now) {
   std::vector<runner::ProcessId> due;
   for (auto& [id, tries] : refused_) {
-    if (!tries.Due(now)) continue;
-    tries.Trying(now);
-    due.push_back(id);
+    if (tries.Due(now) && asked_.insert(id).second) due.push_back(id);
   }
   return due;
 }

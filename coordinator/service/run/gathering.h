@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "common/base/units.h"
@@ -31,10 +32,11 @@ class Gathering {
   // It has taken the job up. True: it could not before.
   bool OnReady(const runner::ProcessId& id, uint64_t session);
   // It cannot, and may yet: returns the pause before it is asked again.
-  Nanos OnRefused(const runner::ProcessId& id, Nanos now) { return refused_[id].Failed(now); }
+  Nanos OnRefused(const runner::ProcessId& id, Nanos now);
   // The next tries are due at once.
   void Hurry();
-  // To be asked again now.
+  // To be asked again now. Nobody is asked a second time before it has answered: what it does with
+  // the second setting up would meet a generation that the first answer has begun.
   std::vector<runner::ProcessId> TakeDue(Nanos now);
 
   // Since when nothing has been heard of those that are missing; now where none is. To be called
@@ -50,6 +52,7 @@ class Gathering {
   std::map<runner::ProcessId, int> early_deaths_;
   std::map<runner::ProcessId, uint32_t> lost_early_;
   std::map<runner::ProcessId, runner::BackOff> refused_;
+  std::set<runner::ProcessId> asked_;  // who is there, and has not answered
   Nanos since_;
 };
 

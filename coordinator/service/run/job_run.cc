@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/job/job_file.h"
@@ -209,8 +210,12 @@ void JobRun::OnTick() {
 void JobRun::WatchForMissing(Nanos now) {
   const std::vector<runner::ProcessId> awaited = Awaited();
   const Nanos since = gathering_.Since(awaited, now);
-  // Nobody is there to write a checkpoint: the last one has to do.
-  if (stop_asked_ && !awaited.empty() && now - std::max(*stop_asked_, since) > PatienceOfStop()) {
+  // Nobody is there to write a checkpoint: the last one has to do. Who is still taking the job up
+  // is waited for where there is something to write.
+  const bool absent = absl::c_any_of(awaited, [&](const runner::ProcessId& id) {
+    return !HoldsSteps() || members_->Find(id) == nullptr;
+  });
+  if (stop_asked_ && absent && now - std::max(*stop_asked_, since) > PatienceOfStop()) {
     return End(absl::OkStatus());
   }
   const bool late = now - since > Gathering::kDeadline;

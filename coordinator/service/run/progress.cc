@@ -33,6 +33,8 @@ void FillMinimum(const plan::MinimalSwap& minimal, v1::SwapBytes* swap) {
   swap->set_tokens(minimal.tokens.count());
 }
 
+constexpr size_t kMostWaiting = 2;  // snapshots of one watcher
+
 double Share(Nanos part, Nanos whole) {
   if (whole.count() <= 0) return 0;
   return std::clamp(static_cast<double>(part.count()) / static_cast<double>(whole.count()), 0.0,
@@ -67,6 +69,11 @@ bool ProgressStream::ended() {
   return ended_ && queue_.empty();
 }
 
+bool ProgressStream::full() {
+  MutexLock lock(mutex_);
+  return queue_.size() >= kMostWaiting;
+}
+
 void ProgressStream::Abandon() {
   MutexLock lock(mutex_);
   abandoned_ = true;
@@ -78,7 +85,8 @@ bool ProgressStream::abandoned() {
 }
 
 bool Watcher::Due(Nanos now) const {
-  return now - last_sent_ >= (hurry_ ? std::min(kShortestInterval, interval_) : interval_);
+  const Nanos pause = hurry_ ? std::min(kShortestInterval, interval_) : interval_;
+  return now - last_sent_ >= pause && !stream_->full();
 }
 
 void Watcher::Send(const store::JobRecord& record, const JobRun* run,

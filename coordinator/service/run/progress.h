@@ -30,6 +30,9 @@ class ProgressStream {
   // Taker: waits for at most `patience`; null when nothing came. Null with ended() true: no more.
   std::unique_ptr<v1::Progress> Take(std::chrono::milliseconds patience);
   bool ended();
+  // Loop: so many wait to be taken that the next one can wait, too, and will tell as much: who
+  // reads slowly, or not at all, costs no memory.
+  bool full();
   // Taker: it is not interested any more.
   void Abandon();
   bool abandoned();

@@ -98,6 +98,27 @@ TEST_F(JobRunTest, AJobThatHasTrainedWaitsForIt) {
   EXPECT_TRUE(ended_->ok());
 }
 
+// Pinning much memory, say, takes its time.
+TEST_F(JobRunTest, AStopWaitsForWhoTakesUpWhatWasTrained) {
+  Begin(/*continues=*/true);
+  Child processes[3];
+  uint64_t session = 0;
+  for (const v1::Role role : {v1::ROLE_WORKER, v1::ROLE_SWAPPER, v1::ROLE_HOST_WORKER}) {
+    const int pid = processes[session].pid();
+    members_.OnHello(++session, std::make_shared<FakeLink>(), HelloOf(role, 0, pid));
+  }
+  run_->Stop();
+  Live(Seconds(240));
+  EXPECT_FALSE(ended_.has_value());
+  // Who is not there at all has nobody waiting for it.
+  processes[2].KillAndReap();
+  members_.OnSessionClosed(session);
+  members_.OnTick();
+  Live(Seconds(60));
+  ASSERT_TRUE(ended_.has_value());
+  EXPECT_TRUE(ended_->ok()) << *ended_;
+}
+
 TEST_F(JobRunTest, AProcessThatDiesInEverySetUpEndsAJobThatHasNothingToLose) {
   Begin(/*continues=*/false);
   for (int i = 0; i < 6; ++i) DieInSetup();
@@ -117,6 +138,31 @@ TEST_F(JobRunTest, AJobThatHasTrainedSetsItUpLater) {
   EXPECT_THAT(said_, HasSubstr("worker 0 died 6 times while the job was being set up; its log says "
                                "why: the job waits and keeps what it has trained; the next try is "
                                "in 1.00 s, or now with `resume`"));
+}
+
+TEST_F(JobRunTest, NobodyIsAskedASecondTimeBeforeItHasAnswered) {
+  Begin(/*continues=*/true);
+  Child process;
+  const auto link = std::make_shared<FakeLink>();
+  members_.OnHello(1, link, HelloOf(v1::ROLE_WORKER, 0, process.pid()));
+  const auto asked = [&] {
+    return std::count(link->sent.begin(), link->sent.end(), v1::ToProcess::kJob);
+  };
+  const auto refuse = [&] {
+    v1::FromProcess message;
+    message.mutable_job_ready()->set_job_id(run_->setup().id);
+    message.mutable_job_ready()->set_code(static_cast<int>(absl::StatusCode::kUnavailable));
+    run_->OnMessage(*members_.FindSession(1), message);
+  };
+  EXPECT_EQ(asked(), 1);
+  for (int answered = 1; answered < 4; ++answered) {
+    refuse();
+    for (int i = 0; i < 3; ++i) {
+      run_->TryNow();
+      Live(Seconds(100));
+      EXPECT_EQ(asked(), answered + 1);
+    }
+  }
 }
 
 }  // namespace
