@@ -190,8 +190,12 @@ absl::Status Segment::PunchOut(const SegmentArea& area) {
 
 absl::Status Segment::AllocatePages(const SegmentArea& area, uint64_t bytes, const char* what) {
   if (bytes == 0) return absl::OkStatus();
-  if (fallocate(fd_.get(), 0, static_cast<off_t>(area.offset), static_cast<off_t>(PageUp(bytes))) !=
-      0) {
+  int failed = 0;
+  do {  // a stop or a suspended machine interrupts it
+    failed =
+        fallocate(fd_.get(), 0, static_cast<off_t>(area.offset), static_cast<off_t>(PageUp(bytes)));
+  } while (failed != 0 && errno == EINTR);
+  if (failed != 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("allocating ", FormatBytesExact(Bytes(static_cast<int64_t>(bytes))), " for ",
                      what, ": ", std::generic_category().message(errno)));

@@ -433,7 +433,9 @@ absl::Status LayerRunner::Task::Finish(const absl::Status& status) {
     if (check.block != nullptr) absl::StrAppend(&what, " (", check.block->name, ")");
     return NonFiniteError(check.layer, what);
   }
-  return status.ok() ? failed.status() : status;
+  // That a device is lost explains whatever else failed, and who hears of it starts another worker.
+  if (status.ok() || absl::IsUnavailable(failed.status())) return failed.status();
+  return status;
 }
 
 LayerRunner::LayerRunner(model::ModelSpec model, LayerChain layers, ComputeDevice& device)

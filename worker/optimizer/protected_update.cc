@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -48,19 +49,26 @@ class BlockUpdate {
       Start();
     } else {
       HARMONY_RETURN_IF_ERROR(CheckCursors());
+      // Whoever finished a chunk before may have died with what it had found in there. One gradient
+      // alone was looked at on its device.
+      if (gradient_.size() > 1 && !std::isfinite(BlockSquaredNorm(block_, gradient_, pool, isa))) {
+        return NotFinite();
+      }
     }
     const Kernels& kernels = KernelsFor(isa);
     pool.ParallelFor(num_chunks(), [&](int64_t chunk) { RunChunk(chunk, kernels); });
-    if (not_finite_) {
-      return absl::OutOfRangeError(
-          absl::StrCat("the sum of the gradients of '", block_.name, "' is not finite"));
-    }
+    if (not_finite_) return NotFinite();
     SetState(command::ObjectState::kClean);
     return absl::OkStatus();
   }
 
  private:
   enum class Stage { kNotStarted, kUnderWay, kDone };
+
+  absl::Status NotFinite() const {
+    return absl::OutOfRangeError(
+        absl::StrCat("the sum of the gradients of '", block_.name, "' is not finite"));
+  }
 
   int64_t num_chunks() const { return ipc::UpdateChunks(block_.elements()); }
 

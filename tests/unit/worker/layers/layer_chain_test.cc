@@ -78,6 +78,7 @@ class QueueingDevice : public ComputeDevice {
   absl::StatusOr<int> Synchronize() override {
     for (const auto& work : queue_) work();
     queue_.clear();
+    if (!lost.ok()) return lost;
     return std::exchange(first_bad_, -1);
   }
   absl::Status Write(DeviceAddress to, absl::Span<const std::byte> from) override {
@@ -104,7 +105,8 @@ class QueueingDevice : public ComputeDevice {
                                 (address.value() - resident().value()));
   }
 
-  int blocks = 0;  // of the workspace, in use
+  absl::Status lost;  // what Synchronize says of queued work
+  int blocks = 0;     // of the workspace, in use
   int prepared = 0;
 
  private:
@@ -411,6 +413,34 @@ TEST(LayerChainTest, WhatIsNotFiniteIsNamedByTheFirstLayer) {
   const Result result = ToyRun(inf).Run({{0, 1}, {2, 2}}, false, false);
   EXPECT_TRUE(IsNonFiniteError(result.status));
   EXPECT_NE(result.status.message().find("output of layer 0"), std::string::npos) << result.status;
+}
+
+class FailingLayer : public ToyLayer {
+ public:
+  using ToyLayer::ToyLayer;
+  absl::Status Forward(const LayerCall&, Tensors, Tensors, SavedActivations*) override {
+    return absl::InternalError("a kernel could not be started");
+  }
+};
+
+// Whoever starts kernels notices it first, in words of its own.
+TEST(LayerRunnerTest, ALostDeviceExplainsWhateverElseFailed) {
+  QueueingDevice device;
+  LayerChain layers;
+  layers.push_back(std::make_unique<FailingLayer>(device, 0));
+  for (int index : {1, 2}) layers.push_back(std::make_unique<ToyLayer>(device, index));
+  const model::ModelSpec model = ToyModel();
+  LayerRunner runner(model, std::move(layers), device);
+  GroupBinding binding;
+  binding.layers = {0, 0};
+  binding.samples = binding.microbatch = kSamples;
+  binding.references = {{0, device.Take(Bytes(4)), DeviceAddress()}};
+  const Bytes ids(kSamples * kWidth * 4);
+  binding.batch = {device.Take(ids), device.Take(ids)};
+  binding.outputs = {{1, device.Take(model::BoundaryBytes(model, 1, kSamples))}};
+  EXPECT_TRUE(absl::IsInternal(runner.RunForward(binding)));
+  device.lost = absl::UnavailableError("the device is lost");
+  EXPECT_TRUE(absl::IsUnavailable(runner.RunForward(binding)));
 }
 
 }  // namespace
