@@ -5,10 +5,11 @@
 #
 #   deploy/quickstart.sh [OUTPUT_DIR]      default: build/quickstart
 set -euo pipefail
+out=${1:+$(realpath -m "$1")}  # as seen from where this was called
 cd "$(dirname "$0")/.."
 deploy/setup.sh
 
-out=$(realpath -m "${1:-build/quickstart}")
+out=${out:-$PWD/build/quickstart}
 mkdir -p build/data
 # Real text: the common licences (about 250 KB), each file once, in a fixed order.
 find /usr/share/common-licenses -type f | LC_ALL=C sort | xargs cat > build/data/licenses.txt

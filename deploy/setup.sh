@@ -69,6 +69,7 @@ install_libtorch() {
   if [ -f "$target/.complete" ] && [ "$(cat "$target/.complete")" = "$complete" ]; then return 0; fi
   say "fetching LibTorch (${wheels[*]})"
   mkdir -p .deps
+  rm -rf .deps/libtorch.??????  # of a time that was ended halfway
   work=$(mktemp -d .deps/libtorch.XXXXXX)
   python3 -m venv "$work/venv"
   "$work/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \

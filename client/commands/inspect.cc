@@ -96,6 +96,11 @@ absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(RuntimePaths paths,
                            ResolveRuntimePaths(global.runtime_dir, global.state_dir));
   const bool elsewhere = !global.address.empty();
+  if (elsewhere && options.cluster.given()) {
+    return absl::InvalidArgumentError(
+        "plan: --address asks a coordinator, which has its own devices; leave out --devices, "
+        "--host-memory and --config, or --address");
+  }
   if (options.cluster.given() || (!elsewhere && !SocketAccepts(paths.socket()))) {
     return PlanAlone(global, options, submit);
   }
@@ -103,6 +108,11 @@ absl::Status Plan(const GlobalOptions& global, const PlanOptions& options) {
     return absl::FailedPreconditionError(
         "plan --compare: the coordinator that is up does not compare; say for which devices, with "
         "--devices or --config");
+  }
+  if (options.job.recalibrate) {
+    fprintf(stderr,
+            "--recalibrate: the coordinator that is up measures nothing for a plan; say for which "
+            "devices, with --devices or --config\n");
   }
   v1::PlanRequest request;
   request.set_job_yaml(submit.job_yaml());

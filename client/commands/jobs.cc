@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -246,13 +247,19 @@ absl::Status Calibrate(const GlobalOptions& global, const RuntimePaths& paths,
 absl::StatusOr<v1::SubmitResponse> Submit(const GlobalOptions& global, const RuntimePaths& paths,
                                           const JobOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(v1::SubmitRequest request, MakeSubmitRequest(options));
-  // The client's threads must not take what stops a calibration.
-  const SignalMask as_before;
-  const ipc::UniqueFd signals = TakeOverSignals();
-  HARMONY_ASSIGN_OR_RETURN(auto client, ConnectToCoordinator(global, paths));
-  // What this machine measures says nothing about another's devices.
-  if (global.address.empty()) {
-    HARMONY_RETURN_IF_ERROR(Calibrate(global, paths, options, *client, &request));
+  std::unique_ptr<CoordinatorClient> client;
+  {
+    // The client's threads must not take what stops a calibration. Submitting, which may take as
+    // long as planning does, can be interrupted as usual.
+    const SignalMask as_before;
+    const ipc::UniqueFd signals = TakeOverSignals();
+    HARMONY_ASSIGN_OR_RETURN(client, ConnectToCoordinator(global, paths));
+    // What this machine measures says nothing about another's devices.
+    if (global.address.empty()) {
+      HARMONY_RETURN_IF_ERROR(Calibrate(global, paths, options, *client, &request));
+    } else if (options.recalibrate) {
+      fprintf(stderr, "--recalibrate: nothing is measured here for a coordinator elsewhere\n");
+    }
   }
   return client->Submit(request);
 }

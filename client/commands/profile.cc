@@ -22,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kExitInterrupted = 130;
-
 // Everything that could be wrong with the input, before the first process starts.
 absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const ProfileOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const v1::SubmitRequest request, MakeSubmitRequest(options.job));
@@ -132,6 +130,7 @@ void Print(const GlobalOptions& global, const ProfileOptions& options, const Obt
 absl::StatusOr<std::optional<Obtained>> Measure(const GlobalOptions& global,
                                                 const ProfileOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(const MeasureOptions measure, Prepare(global, options));
+  const SignalMask as_before;  // one that stopped it ends the program as it would have anyway
   return ObtainProfile(measure,
                        options.again ? ObtainBy::kMeasuring : ObtainBy::kCacheElseMeasuring);
 }
@@ -142,7 +141,6 @@ int ProfileCommand(const GlobalOptions& global, const ProfileOptions& options) {
   const absl::StatusOr<std::optional<Obtained>> outcome = Measure(global, options);
   if (!outcome.ok()) {
     const int code = Fail(outcome.status());
-    if (absl::IsCancelled(outcome.status())) return kExitInterrupted;
     return absl::IsResourceExhausted(outcome.status()) ? 2 : code;  // the job does not fit
   }
   const absl::Status written =

@@ -298,10 +298,11 @@ absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, con
                                                 const v1::SubmitRequest& request) {
   job::JobOverrides overrides;
   overrides.settings = job.overrides;
-  overrides.folder = std::filesystem::current_path();
+  overrides.folder = request.working_directory();
   MeasureOptions measure;
-  HARMONY_ASSIGN_OR_RETURN(measure.job,
-                           job::ParseJobFile(request.job_yaml(), request.job_path(), overrides));
+  HARMONY_ASSIGN_OR_RETURN(const job::JobFile file,
+                           job::ReadJobFile(request.job_yaml(), request.job_path(), overrides));
+  measure.job = file.job;
   HARMONY_ASSIGN_OR_RETURN(const io::ModelSource source,
                            io::OpenModelSource(measure.job.model_name_or_path));
   HARMONY_ASSIGN_OR_RETURN(
@@ -313,6 +314,11 @@ absl::StatusOr<MeasureOptions> MeasureOptionsOf(const GlobalOptions& global, con
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<io::TrainingData> data,
                            io::OpenTrainingData(measure.job, measure.model));
   HARMONY_RETURN_IF_ERROR(data->Validate(measure.job.global_batch_size));
+  if (file.epochs > 0) {
+    HARMONY_ASSIGN_OR_RETURN(
+        measure.job.max_steps,
+        job::StepsOfEpochs(file.epochs, data->sample_count(), measure.job.global_batch_size));
+  }
   measure.bin_dir = BinDir(global);
   return measure;
 }

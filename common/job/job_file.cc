@@ -2,12 +2,15 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <cmath>
 #include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/document/yaml_document.h"
 #include "common/job/job_check.h"
@@ -322,6 +325,17 @@ absl::StatusOr<JobFile> ReadJobFile(absl::string_view text, const std::string& p
   }
   HARMONY_RETURN_IF_ERROR_CTX(CheckJob(file.job), path);
   return file;
+}
+
+absl::StatusOr<int64_t> StepsOfEpochs(double epochs, int64_t samples, int64_t batch_size) {
+  // What only rounding adds to a whole number of steps is no further step.
+  const double steps = std::ceil(epochs * static_cast<double>(samples) /
+                                 static_cast<double>(batch_size) * (1 - 1e-12));
+  if (steps > static_cast<double>(limits::kMostSteps)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("epochs: ", epochs, " is more than ", limits::kMostSteps, " steps: lower it"));
+  }
+  return static_cast<int64_t>(steps);
 }
 
 absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,

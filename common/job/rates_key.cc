@@ -19,6 +19,10 @@ absl::Status ReadRatesAfter(const JobKey& key, const JobValue& value, JobSpec& j
     if (sign == std::string::npos || !absl::SimpleAtoi(item.substr(0, sign), &step) || step < 0) {
       return Wrong(key, value, kMust);
     }
+    if (job.learning_rate_after.contains(step)) {
+      return absl::InvalidArgumentError(absl::StrCat(value.origin, ": ", key.name, " gives step ",
+                                                     step, " twice: give one rate"));
+    }
     JobValue rate;
     rate.text = item.substr(sign + 1);
     rate.origin = value.origin;

@@ -225,20 +225,12 @@ absl::Status ResolveReplicas(const model::ModelSpec& model, job::JobSpec* job) {
   return absl::OkStatus();
 }
 
-// Whole steps, the last of them filled from the pass after, as the data go on at their beginning.
 absl::Status ResolveEpochs(double epochs, AdmittedJob* admitted) {
   job::JobSpec& job = admitted->spec;
   HARMONY_ASSIGN_OR_RETURN(const std::unique_ptr<io::TrainingData> data,
                            io::OpenTrainingData(job, admitted->model));
-  const auto samples = static_cast<double>(data->sample_count());
-  const auto batch = static_cast<double>(job.global_batch_size);
-  // What only rounding adds to a whole number of steps is no further step.
-  const double steps = std::ceil(epochs * samples / batch * (1 - 1e-12));
-  if (steps > static_cast<double>(limits::kMostSteps)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("epochs: ", epochs, " is more than ", limits::kMostSteps, " steps: lower it"));
-  }
-  job.max_steps = static_cast<int64_t>(steps);
+  HARMONY_ASSIGN_OR_RETURN(job.max_steps,
+                           job::StepsOfEpochs(epochs, data->sample_count(), job.global_batch_size));
   admitted->notes.push_back(absl::StrFormat("epochs: %g of %d samples, %d a step, is max_steps: %d",
                                             epochs, data->sample_count(), job.global_batch_size,
                                             job.max_steps));

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -45,7 +46,9 @@ absl::StatusOr<PlanRequest> ReadPlanRequest(const PlanOptions& options) {
   HARMONY_ASSIGN_OR_RETURN(job.yaml, io::ReadWholeFile(options.job, kMaxJobFileBytes));
   job.path = std::filesystem::absolute(options.job).string();
   job.overrides = options.overrides;
-  job.working_directory = std::filesystem::current_path().string();
+  // Where the current folder was removed, relative paths begin at the job file's.
+  std::error_code removed;
+  job.working_directory = std::filesystem::current_path(removed).string();
   if (!options.profile.empty()) {
     HARMONY_ASSIGN_OR_RETURN(job.profile, io::ReadWholeFile(options.profile, kMaxProfileBytes));
     job.profile_path = options.profile;

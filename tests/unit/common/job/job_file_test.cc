@@ -315,6 +315,17 @@ TEST(JobFileTest, RatesAfterStepsAreAMap) {
     ExpectError(Parse(absl::StrCat("learning_rate_after: ", wrong), {}).status(),
                 absl::StatusCode::kInvalidArgument, {"learning_rate_after", "a map of steps"});
   }
+  for (const char* twice : {"{7: 1e-4, 7: 1e-5}", "{7: 1e-4, 007: 1e-4}"}) {
+    ExpectError(Parse(absl::StrCat("learning_rate_after: ", twice), {}).status(),
+                absl::StatusCode::kInvalidArgument, {"learning_rate_after gives step 7 twice"});
+  }
+}
+
+TEST(JobFileTest, PassesOverTheDataAreWholeSteps) {
+  EXPECT_EQ(*StepsOfEpochs(1, 64, 8), 8);
+  EXPECT_EQ(*StepsOfEpochs(1.5, 100, 8), 19);
+  EXPECT_EQ(*StepsOfEpochs(0.1, 100, 10), 1);  // though a tenth is a little more than 0.1
+  ExpectError(StepsOfEpochs(1e12, 100, 8).status(), absl::StatusCode::kInvalidArgument, {"epochs"});
 }
 
 TEST(JobFileTest, EpochsStandInThePlaceOfMaxSteps) {
