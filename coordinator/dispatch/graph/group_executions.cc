@@ -52,21 +52,17 @@ GroupExecution PlannedExecution(const model::ModelSpec& model, const plan::Plan&
   if (layers != planned.layers) execution.activations = -1;  // only a stash is wanted
   execution.references = plan::ReferencesOf(model, layers);
   execution.inputs = model::InputsOf(model, layers);
-  execution.has_loss = kind == ExecutionKind::kFused;
-  execution.has_input =
-      kind == ExecutionKind::kBackward ? plan::StashBoundary(planned) > 0 : layers.first > 0;
-  execution.has_output_gradient = kind == ExecutionKind::kBackward;
+  execution.input = execution.has_output_gradient() ? plan::StashBoundary(planned) : layers.first;
   execution.has_input_gradient = !forward && layers.first > 0;
-  const int input = kind == ExecutionKind::kBackward ? plan::StashBoundary(planned) : layers.first;
   bool last_kept = false;
   auto add_output = [&](int boundary, bool kept) {
     execution.outputs.push_back(boundary);
     execution.output_kept.push_back(kept);
   };
-  for (const plan::StashSpec& stash : plan::StashesOf(plan, input, layers.last + 1)) {
+  for (const plan::StashSpec& stash : plan::StashesOf(plan, execution.input, layers.last + 1)) {
     const bool kept_here =
         stash.kept && plan::RunsOnDeviceOf(plan, plan.backward_groups[stash.group], own);
-    if (stash.boundary == input && kept_here) execution.kept_input = input;
+    if (stash.boundary == execution.input) execution.input_kept = kept_here;
     if (!forward || stash.boundary <= layers.first) continue;
     if (stash.boundary <= layers.last) add_output(stash.boundary, kept_here);
     if (stash.boundary == layers.last + 1) last_kept = kept_here;
@@ -105,12 +101,10 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
   for (int input : execution.inputs) {
     execution.inputs_at.push_back(place(model::InputBytes(model, input, samples)));
   }
-  if (execution.has_input && execution.kept_input < 0) {
-    // That of a backward is its stash.
-    const int least = execution.kind == ExecutionKind::kBackward ? 1 : 0;
-    execution.input_at = place(hidden(std::max(execution.layers.first, least)));
+  if (execution.has_input() && !execution.input_kept) {
+    execution.input_at = place(hidden(execution.input));
   }
-  if (execution.has_output_gradient)
+  if (execution.has_output_gradient())
     execution.output_gradient_at = place(gradient(execution.layers.last + 1));
   execution.in_stride = in;
   if (execution.has_input_gradient) take(out, gradient(execution.layers.first));
@@ -128,7 +122,8 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
     sizes.push_back(model.blocks[execution.blocks[i]].weight_bytes);
   }
   execution.loss = next();
-  if (execution.has_loss) sizes.push_back(Bytes(sizeof(command::LossSlot)) * execution.shard_count);
+  if (execution.has_loss())
+    sizes.push_back(Bytes(sizeof(command::LossSlot)) * execution.shard_count);
   execution.in = next();
   sizes.push_back(execution.in_stride * execution.slots);
   execution.out = next();

@@ -272,11 +272,10 @@ void StepBuilder::AddInputs(int64_t execution_id, int position,
   for (size_t i = 0; i < execution.inputs.size(); ++i) {
     add(NodeKind::kBatchIn, batch_, static_cast<int>(i));
   }
-  if (execution.kept_input >= 0) {
-    deps.push_back(StashMaker(execution.kept_input, m));
-  } else if (execution.kind == ExecutionKind::kBackward && execution.has_input) {
-    const int boundary = plan::StashBoundary(plan_.backward_groups[execution.group]);
-    add(NodeKind::kStashIn, StashMaker(boundary, m));
+  if (execution.input_kept) {
+    deps.push_back(StashMaker(execution.input, m));
+  } else if (execution.kind == ExecutionKind::kBackward && execution.has_input()) {
+    add(NodeKind::kStashIn, StashMaker(execution.input, m));
   }
   if (!execution.chained()) return;
   const NodeKind kind =

@@ -100,13 +100,15 @@ struct GroupExecution {
   absl::InlinedVector<Bytes, 2> output_at;
   std::vector<int> inputs;                  // batch inputs that its layers read
   absl::InlinedVector<Bytes, 2> inputs_at;  // where they lie in a slot of `in`
-  bool has_loss = false, has_input = false, has_output_gradient = false, has_input_gradient = false;
-  int kept_input = -1;  // the input is read in the kept place of this boundary's stash
+  int input = 0;            // the boundary that its tasks read, of a backward its stash; <= 0: none
+  bool input_kept = false;  // they read it in its kept place
+  bool has_input_gradient = false;
+  bool has_input() const { return input > 0; }
+  bool has_loss() const { return kind == ExecutionKind::kFused; }
+  bool has_output_gradient() const { return kind == ExecutionKind::kBackward; }
   // Its tasks take what another execution of the step passes on, microbatch by microbatch: the
   // input, or the gradient of the output.
-  bool chained() const {
-    return kind == ExecutionKind::kBackward ? has_output_gradient : has_input && kept_input < 0;
-  }
+  bool chained() const { return has_output_gradient() || (has_input() && !input_kept); }
   int activations = -1;  // the backward group whose activations this forward leaves, or its own
   int slots = 1;         // of each streaming kind
 

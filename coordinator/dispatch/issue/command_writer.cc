@@ -141,13 +141,13 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
     task.stores_gradients = (m + 1) % sum.microbatches == 0 && sum.given_to < 0;
     task.total_labels = plan_.global_batch() * model_.labels_per_sample;
   }
-  if (execution.has_input) task.input = places.Input(position);
+  if (execution.has_input()) task.input = places.Input(position);
   if (execution.activations >= 0) task.kept = kept_.Activations(execution.activations, m);
   for (size_t i = 0; i < execution.inputs.size(); ++i) {
     task.inputs.push_back({execution.inputs[i], places.In(position, execution.inputs_at[i])});
   }
-  if (execution.has_loss) task.loss = places.Loss(m - execution.shard_first);
-  if (execution.has_output_gradient) {
+  if (execution.has_loss()) task.loss = places.Loss(m - execution.shard_first);
+  if (execution.has_output_gradient()) {
     task.output_gradient = places.In(position, execution.output_gradient_at);
   }
   for (int i = 0; i < static_cast<int>(execution.outputs.size()); ++i) {
@@ -226,9 +226,7 @@ command::Transfer CommandWriter::BatchIn(const Node& node) const {
 command::Transfer CommandWriter::InputIn(const Node& node) const {
   const GroupExecution& execution = graph_.execution(node.execution);
   const bool stash = node.kind == NodeKind::kStashIn;
-  const int m = FirstMicrobatch(execution, node.position);
-  const int boundary =
-      stash ? plan::StashBoundary(plan_.backward_groups[execution.group]) : execution.layers.first;
+  const int m = FirstMicrobatch(execution, node.position), boundary = execution.input;
   return In(node, execution.input_at, layout_.Stash(boundary, m),
             Hidden(boundary) * execution.task_microbatches,
             stash ? command::TrafficClass::kStash : command::TrafficClass::kBoundary,

@@ -76,8 +76,8 @@ class BindingPlaces {
   }
   // A task's input: in its slot, or where it is kept.
   Bytes Input(int position) const {
-    if (execution_.kept_input < 0) return In(position, execution_.input_at);
-    return kept_.Stash(execution_.kept_input, FirstMicrobatch(execution_, position));
+    if (!execution_.input_kept) return In(position, execution_.input_at);
+    return kept_.Stash(execution_.input, FirstMicrobatch(execution_, position));
   }
 
  private:

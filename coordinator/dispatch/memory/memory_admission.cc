@@ -34,7 +34,7 @@ void MemoryAdmission::ForEachFirstWrite(const Node& node, Use&& use) const {
       if (node.position < execution.slots) use(memory.waits(execution.out));
       if (node.position == execution.waiting_from) use(memory.waits(execution.waiting_sums));
       if (node.position > 0) break;
-      if (execution.has_loss) use(memory.waits(execution.loss));
+      if (execution.has_loss()) use(memory.waits(execution.loss));
       for (int64_t item = execution.first_gradient; item < execution.waiting_sums; ++item)
         use(memory.waits(item));
       break;

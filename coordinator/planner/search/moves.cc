@@ -3,39 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/planner/search/boundaries.h"
 #include "coordinator/planner/search/grouping.h"
 #include "coordinator/planner/search/placement.h"
 
 namespace harmony::planner {
 namespace {
 
-using Groups = std::vector<plan::LayerGroup>;
-
 int Pick(CounterRandom& random, size_t count) { return static_cast<int>(random.Below(count)); }
-
-// Moves the boundary below group `i`.
-bool ShiftAt(int i, int by, Groups& groups) {
-  model::LayerRange &below = groups[i - 1].layers, &above = groups[i].layers;
-  if (below.count() + by < 1 || above.count() - by < 1) return false;
-  below.last += by;
-  above.first += by;
-  return true;
-}
-
-// Moves the boundaries below groups `first` to `last` together. False where that would take a whole
-// group.
-bool ShiftRun(int first, int last, int by, Groups& groups) {
-  model::LayerRange &below = groups[first - 1].layers, &above = groups[last].layers;
-  if (below.count() + by < 1) return false;
-  if (above.count() - by < 1) return false;
-  below.last += by;
-  for (int i = first; i < last; ++i) {
-    groups[i].layers.first += by;
-    groups[i].layers.last += by;
-  }
-  above.first += by;
-  return true;
-}
 
 // In layers. Mostly few, for most plans that are better differ little; now and then many, since in
 // a model of a hundred layers single ones do not lead past plans that are worse.
@@ -47,21 +22,20 @@ int RandomShift(CounterRandom& random) {
 
 bool Shift(CounterRandom& random, Groups& groups) {
   if (groups.size() < 2) return false;
-  return ShiftAt(1 + Pick(random, groups.size() - 1), RandomShift(random), groups);
+  const int by = RandomShift(random);
+  const size_t i = static_cast<size_t>(1 + Pick(random, groups.size() - 1));
+  return ShiftBoundaries(i, i, by, &groups);
 }
 
 // A backward boundary, and the forward boundary that is at the same place.
 bool ShiftBoth(CounterRandom& random, plan::Plan& plan) {
   Groups& groups = plan.backward_groups;
   if (groups.size() < 2) return false;
-  const int i = 1 + Pick(random, groups.size() - 1);
+  const size_t i = static_cast<size_t>(1 + Pick(random, groups.size() - 1));
   const int at = groups[i].layers.first, by = RandomShift(random);
-  if (!ShiftAt(i, by, groups)) return false;
-  Groups& forward = plan.forward_groups;
-  for (size_t f = 1; f < forward.size(); ++f) {
-    if (forward[f].layers.first == at) return ShiftAt(static_cast<int>(f), by, forward);
-  }
-  return true;
+  if (!ShiftBoundaries(i, i, by, &groups)) return false;
+  const size_t forward = BeginningAt(plan.forward_groups, at);
+  return forward == 0 || ShiftBoundaries(forward, forward, by, &plan.forward_groups);
 }
 
 // A run of backward boundaries, or of forward ones, or of both: then those that lie between the
@@ -70,27 +44,25 @@ bool ShiftRuns(CounterRandom& random, plan::Plan& plan) {
   const uint64_t which = random.Below(3);
   Groups& groups = which == 0 ? plan.forward_groups : plan.backward_groups;
   if (groups.size() < 3) return false;
-  const int count = static_cast<int>(groups.size());
-  const int first = 1 + Pick(random, groups.size() - 1);
-  const int last = std::min(first + 1 + Pick(random, groups.size()), count - 1);
+  const size_t first = static_cast<size_t>(1 + Pick(random, groups.size() - 1));
+  const size_t reach = static_cast<size_t>(1 + Pick(random, groups.size()));
+  const size_t last = std::min(first + reach, groups.size() - 1);
   const int by = random.Below(2) == 0 ? 1 : -1;
   const int from = groups[first].layers.first, to = groups[last].layers.first;
-  if (!ShiftRun(first, last, by, groups)) return false;
+  if (!ShiftBoundaries(first, last, by, &groups)) return false;
   if (which != 2) return true;
   Groups& forward = plan.forward_groups;
-  int begin = 1;
-  while (begin < static_cast<int>(forward.size()) && forward[begin].layers.first < from) ++begin;
-  int end = begin;
-  while (end < static_cast<int>(forward.size()) && forward[end].layers.first <= to) ++end;
-  return begin < end ? ShiftRun(begin, end - 1, by, forward) : true;
+  size_t begin = 1;
+  while (begin < forward.size() && forward[begin].layers.first < from) ++begin;
+  size_t end = begin;
+  while (end < forward.size() && forward[end].layers.first <= to) ++end;
+  return begin == end || ShiftBoundaries(begin, end - 1, by, &forward);
 }
 
 bool Merge(CounterRandom& random, Groups& groups) {
   if (groups.size() < 2) return false;
-  const int i = 1 + Pick(random, groups.size() - 1);
-  groups[i - 1].layers.last = groups[i].layers.last;
-  if (random.Below(2) == 0) groups[i - 1].devices = groups[i].devices;
-  groups.erase(groups.begin() + i);
+  const int at = groups[1 + Pick(random, groups.size() - 1)].layers.first;
+  RemoveBoundary(at, /*upper_devices=*/random.Below(2) == 0, &groups);
   return true;
 }
 
@@ -104,11 +76,8 @@ bool Split(const MoveRules& rules, CounterRandom& random, Groups& groups) {
   const model::LayerRange layers = groups[i].layers;
   if (layers.count() < 2) return false;
   const int first = layers.first + 1 + Pick(random, layers.count() - 1);
-  plan::LayerGroup above;
-  above.layers = {first, layers.last};
-  above.devices = AnyChoice(rules, random);
-  groups[i].layers.last = first - 1;
-  groups.insert(groups.begin() + i + 1, above);
+  Cut(first, &groups);
+  groups[i + 1] = {groups[i + 1].layers, AnyChoice(rules, random)};  // and keeps nothing
   return true;
 }
 
@@ -118,16 +87,8 @@ bool MergeBoth(CounterRandom& random, plan::Plan& plan) {
   Groups& groups = plan.backward_groups;
   if (groups.size() < 2) return false;
   const int at = groups[1 + Pick(random, groups.size() - 1)].layers.first;
-  const auto merge = [at](Groups& of) {
-    for (size_t i = 1; i < of.size(); ++i) {
-      if (of[i].layers.first != at) continue;
-      of[i - 1].layers.last = of[i].layers.last;
-      of.erase(of.begin() + static_cast<ptrdiff_t>(i));
-      return;
-    }
-  };
-  merge(plan.backward_groups);
-  merge(plan.forward_groups);
+  RemoveBoundary(at, /*upper_devices=*/false, &plan.backward_groups);
+  RemoveBoundary(at, /*upper_devices=*/false, &plan.forward_groups);
   return true;
 }
 
@@ -386,19 +347,6 @@ void MirrorForward(plan::Plan* plan) {
 std::vector<Kept> KeptChoices(const MoveRules& rules) {
   if (!MayKeepActivations(rules)) return {{.weights = true}};
   return {{.weights = true}, {.activations = true}, {.weights = true, .activations = true}};
-}
-
-bool Cut(int at, Groups* groups) {
-  for (size_t i = 0; i < groups->size(); ++i) {
-    plan::LayerGroup& group = (*groups)[i];
-    if (!group.layers.contains(at) || group.layers.first == at) continue;
-    plan::LayerGroup above = group;
-    above.layers.first = at;
-    group.layers.last = at - 1;
-    groups->insert(groups->begin() + static_cast<ptrdiff_t>(i) + 1, above);
-    return true;
-  }
-  return false;
 }
 
 void Match(size_t g, const plan::DeviceSet& devices, Kept kept, plan::Plan* plan) {

@@ -63,10 +63,6 @@ std::vector<Kept> KeptChoices(const MoveRules& rules);
 // devices, so that such things can be kept from one to the other.
 void Match(size_t g, const plan::DeviceSet& devices, Kept kept, plan::Plan* plan);
 
-// A new boundary below that layer within a group; false where there is one, or no group. Both run
-// where the group did.
-bool Cut(int at, std::vector<plan::LayerGroup>* groups);
-
 // Tells plans apart that Complete would make different.
 std::string KeyOf(const plan::Plan& plan);
 

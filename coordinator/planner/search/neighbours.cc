@@ -3,38 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/planner/search/boundaries.h"
 #include "coordinator/planner/search/placement.h"
 
 namespace harmony::planner {
 namespace {
 
-using Groups = std::vector<plan::LayerGroup>;
-
 enum class Which { kForward, kBackward, kBoth };
 constexpr Which kEach[] = {Which::kForward, Which::kBackward, Which::kBoth};
-
-// The group that begins with the layer; 0: none does, or the first.
-size_t BeginningAt(const Groups& groups, int layer) {
-  for (size_t i = 1; i < groups.size(); ++i) {
-    if (groups[i].layers.first == layer) return i;
-  }
-  return 0;
-}
-
-void MoveBoundary(Groups& groups, int from, int to) {
-  const size_t i = BeginningAt(groups, from);
-  if (i == 0 || to <= groups[i - 1].layers.first || to > groups[i].layers.last) return;
-  groups[i - 1].layers.last = to - 1;
-  groups[i].layers.first = to;
-}
-
-void RemoveBoundary(Groups& groups, int at, bool upper_device) {
-  const size_t i = BeginningAt(groups, at);
-  if (i == 0) return;
-  groups[i - 1].layers.last = groups[i].layers.last;
-  if (upper_device) groups[i - 1].devices = groups[i].devices;
-  groups.erase(groups.begin() + static_cast<ptrdiff_t>(i));
-}
 
 // The layers on one side of the new boundary run on `devices`, the others where they were.
 void AddBoundary(Groups& groups, int at, bool upper, const plan::DeviceSet& devices) {
@@ -90,10 +66,14 @@ class Neighbours {
     for (size_t i = 1; i < groups.size(); ++i) {
       const int at = groups[i].layers.first;
       for (int to = groups[i - 1].layers.first + 1; to <= groups[i].layers.last; ++to) {
-        if (to != at) GiveChanged(which, [&](Groups& of) { MoveBoundary(of, at, to); });
+        if (to != at)
+          GiveChanged(which, [&](Groups& of) {
+            const size_t at_it = BeginningAt(of, at);
+            if (at_it > 0) ShiftBoundaries(at_it, at_it, to - at, &of);
+          });
       }
       for (bool upper : {false, true}) {
-        GiveChanged(which, [&](Groups& of) { RemoveBoundary(of, at, upper); });
+        GiveChanged(which, [&](Groups& of) { RemoveBoundary(at, upper, &of); });
       }
     }
     for (int at = 1; at < layers_; ++at) {

@@ -226,10 +226,10 @@ class RelaxedStep {
         const Nanos copy = costs_.InputIn(input, execution.device, task_microbatches);
         from = std::max(from, device.stream.Run(slot, copy));
       }
-      if (execution.kept_input >= 0) {
-        from = std::max(from, StashMade(execution.kept_input, m));
-      } else if (execution.kind == dispatch::ExecutionKind::kBackward && execution.has_input) {
-        const int boundary = std::max(execution.layers.first, 1);
+      const int boundary = execution.input;
+      if (execution.input_kept) {
+        from = std::max(from, StashMade(boundary, m));
+      } else if (execution.kind == dispatch::ExecutionKind::kBackward && execution.has_input()) {
         from = std::max(from, device.stream.Run(std::max(slot, StashMade(boundary, m)),
                                                 costs_.HiddenIn(boundary, execution.device, 1)));
       }

@@ -66,7 +66,8 @@ TEST(BindingPlacesTest, WhatIsKeptHasPlacesOfItsOwn) {
   EXPECT_EQ(places.Weight(1), kept.Weights(1, 0, 1));
   EXPECT_EQ(places.Output(1, 0), kept.Stash(1, 1));
   EXPECT_EQ(places.Output(1, 1), memory.offset(execution.out) + Bytes(64));
-  execution.kept_input = 1;
+  execution.input = 1;
+  execution.input_kept = true;
   EXPECT_EQ(places.Input(0), kept.Stash(1, 0));
 }
 

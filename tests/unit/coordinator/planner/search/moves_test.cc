@@ -1,5 +1,6 @@
 #include "coordinator/planner/search/moves.h"
 
+#include "coordinator/planner/search/boundaries.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/coordinator/dispatch/small_case.h"
