@@ -11,6 +11,8 @@ namespace harmony::graphs {
 
 inline constexpr char kAttention[] = "harmony::attention";
 inline constexpr char kAttentionBackward[] = "harmony::attention_backward";
+inline constexpr char kBatchNorm[] = "harmony::batch_norm";
+inline constexpr char kBatchNormBackward[] = "harmony::batch_norm_backward";
 inline constexpr char kDropoutMask[] = "harmony::dropout_mask";
 inline constexpr char kGroupNorm[] = "harmony::group_norm";
 inline constexpr char kGroupNormBackward[] = "harmony::group_norm_backward";
@@ -20,9 +22,10 @@ inline constexpr char kLinearCrossEntropy[] = "harmony::linear_cross_entropy";
 inline constexpr char kProduct[] = "harmony::product";
 
 // Pointers, for UBSan lets no text made of one be a constant.
-inline constexpr std::array<const char*, 9> kOwnOperators = {
-    kAttention, kAttentionBackward, kDropoutMask,        kGroupNorm, kGroupNormBackward,
-    kLayerNorm, kLayerNormBackward, kLinearCrossEntropy, kProduct};
+inline constexpr std::array<const char*, 11> kOwnOperators = {
+    kAttention, kAttentionBackward, kBatchNorm, kBatchNormBackward, kDropoutMask,
+    kGroupNorm, kGroupNormBackward, kLayerNorm, kLayerNormBackward, kLinearCrossEntropy,
+    kProduct};
 inline bool IsOwnOperator(absl::string_view name) {
   return std::find(kOwnOperators.begin(), kOwnOperators.end(), name) != kOwnOperators.end();
 }

@@ -259,7 +259,8 @@ def check_operation(operation: dict[str, Any], known: set[int]) -> None:
         assert name in SIZES and operation["overload"] == "" and len(results) == 1
     elif namespace == "harmony":
         assert (name, len(operation["arguments"]), len(results)) in (
-            ("attention", 6, 2), ("attention_backward", 9, 3), ("dropout_mask", 6, 1), ("group_norm", 8, 3),
+            ("attention", 6, 2), ("attention_backward", 9, 3), ("batch_norm", 6, 3),
+            ("batch_norm_backward", 10, 3), ("dropout_mask", 6, 1), ("group_norm", 8, 3),
             ("group_norm_backward", 10, 3), ("layer_norm", 5, 3), ("layer_norm_backward", 8, 3),
             ("linear_cross_entropy", 6, 4), ("product", 3, 1))
     else:

@@ -52,6 +52,7 @@ class ExportTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.dir)
         self.lines: list[str] = []
         self.only_on_cpu: list[str] = []  # operators that are exported although GPUs have no kernel of them
+        self.other_on_gpus: list[str] = []  # those that leave something else there
         torch.manual_seed(0)
 
     def export(self, model: torch.nn.Module, loss: Any, batch: Mapping[str, Tensor], **options: Any) -> Path:
@@ -62,6 +63,8 @@ class ExportTest(unittest.TestCase):
         if has_kernel("aten::mm", "CUDA"):  # else this PyTorch cannot tell
             found = [op for op in operators(folder) if op.startswith("aten::") and not has_kernel(op, "CUDA")]
             self.assertEqual(found, self.only_on_cpu)
+        lines = [line for line in self.lines if "another form on GPUs" in line]
+        self.assertEqual([line.rpartition(" ")[2] for line in lines], self.other_on_gpus)
         return folder
 
     def export_case(self, case: make_models.Case, **options: Any) -> Path:

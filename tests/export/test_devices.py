@@ -38,10 +38,26 @@ class Devices(support.ExportTest):
 
     def test_norms_of_narrow_inputs_leave_one_type_on_all_devices(self) -> None:
         """Of ATen's, a GPU's layer norm leaves other types, and its norms take no parameters in another type."""
-        norms = {"layer_norm", "group_norm"}
-        for name, dtype, ours in (("gpt2", "bf16", "layer"), ("unet", "autocast", "group")):
+        class Instance(nn.Module):
+            def __init__(self, affine: bool) -> None:
+                super().__init__()
+                self.body, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=affine), nn.Linear(8, 5)
+
+            def forward(self, x: Tensor) -> Tensor:
+                y: Tensor = self.head(torch.relu(self.norm(self.body(x))).mean((2, 3)))
+                return y
+
+        def instance(affine: bool) -> make_models.Case:
+            batch = {"x": torch.randn(4, 3, 8, 8), "labels": torch.arange(4)}
+            return make_models.Case(Instance(affine), "cross_entropy", batch)
+
+        norms = {"layer_norm", "group_norm", "batch_norm"}
+        for name, case, dtype, ours in (
+                ("gpt2", make_models.make("gpt2"), "bf16", "layer"), ("unet", make_models.make("unet"), "autocast", "group"),
+                ("affine", instance(True), "bf16", "batch"), ("plain", instance(False), "bf16", "batch"),
+                ("plain", instance(False), "autocast", "batch")):
             with self.subTest(name, dtype=dtype):
-                folder = self.export_case(make_models.make(name), check=False, dtype=dtype)
+                folder = self.export_case(case, check=ours == "batch", dtype=dtype)
                 found = support.operators(folder)
                 self.assertLessEqual({f"harmony::{ours}_norm", f"harmony::{ours}_norm_backward"}, found)
                 model = json.loads((folder / "model.json").read_text())
@@ -82,6 +98,27 @@ class Devices(support.ExportTest):
         for parameters in (torch.bfloat16, None):
             self.assertEqual(copies("layer", parameters), (0, 0))
         self.assertEqual(copies("layer", torch.float32, torch.float32), (0, 0))
+
+    def test_what_has_another_shape_on_gpus_is_not_saved(self) -> None:
+        class Frozen(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.body, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 5)
+
+            def forward(self, x: Tensor) -> Tensor:
+                y: Tensor = self.head(nn.functional.logsigmoid(self.norm(self.body(x))).mean((2, 3)))
+                return y
+
+        model = Frozen().train()
+        model.norm.eval()
+        folder = self.export(model, "cross_entropy", {"x": torch.randn(4, 3, 8, 8), "labels": torch.arange(4)}, cuts=["head"])
+        phases = [json.loads(file.read_text())["phases"] for file in (folder / "graphs").iterdir()]
+        first = next(graph for graph in phases if "saving" in graph)
+        made = {op["op"]: op for op in first["backward"]["ops"]}
+        self.assertIn("aten::log_sigmoid_forward", made)
+        self.assertEqual(made["aten::native_batch_norm_backward"]["arguments"][5:7], [None, None])
+        for graph in json.loads((folder / "model.json").read_text())["graphs"]:
+            self.assertNotIn("0", [extent for saved in graph["saved"] for extent in map(str, saved["shape"])])
 
     def test_positions_with_a_row_for_each_sample_may_be_packed(self) -> None:
         asked = []

@@ -66,13 +66,14 @@ std::optional<std::string> Forbidden(const c10::OperatorHandle& op,
 }
 
 // Operators whose results but the first are statistics of their rows, too small to be lent for.
-constexpr std::array<absl::string_view, 8> kWithStatistics = {
+constexpr std::array<absl::string_view, 9> kWithStatistics = {
     "aten::native_layer_norm",
     "aten::native_group_norm",
     "aten::native_batch_norm",
     "aten::_native_batch_norm_legit",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     graphs::kAttention,
+    graphs::kBatchNorm,
     graphs::kGroupNorm,
     graphs::kLayerNorm};
 

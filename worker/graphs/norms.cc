@@ -1,6 +1,8 @@
 #include "worker/graphs/norms.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_native_batch_norm_legit.h>
+#include <ATen/ops/native_batch_norm_backward.h>
 #include <ATen/ops/native_group_norm.h>
 #include <ATen/ops/native_group_norm_backward.h>
 #include <ATen/ops/native_layer_norm.h>
@@ -74,6 +76,30 @@ Results GroupNormBackward(const at::Tensor& gradient, const at::Tensor& input,
   return {of_input, of_weight, of_bias};
 }
 
+Results BatchNorm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                  const std::optional<at::Tensor>& bias, bool training, double momentum,
+                  double eps) {
+  const auto [made, mean, deviation] =
+      at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
+  return {made, mean.to(at::kFloat), deviation.to(at::kFloat)};
+}
+
+Results BatchNormBackward(const at::Tensor& gradient, const at::Tensor& input,
+                          const std::optional<at::Tensor>& weight,
+                          const std::optional<at::Tensor>& running_mean,
+                          const std::optional<at::Tensor>& running_variance,
+                          const std::optional<at::Tensor>& mean,
+                          const std::optional<at::Tensor>& deviation, bool training, double eps,
+                          std::array<bool, 3> wanted) {
+  // The CPU's kernel takes parameters and statistics of one type.
+  const auto readable = [&](const std::optional<at::Tensor>& statistics) {
+    const bool narrow = input.is_cpu() && weight.has_value() && statistics.has_value();
+    return narrow ? statistics->to(weight->scalar_type()) : statistics;
+  };
+  return at::native_batch_norm_backward(gradient, input, weight, running_mean, running_variance,
+                                        readable(mean), readable(deviation), training, eps, wanted);
+}
+
 }  // namespace
 
 void DefineNorms(torch::Library& library) {
@@ -97,6 +123,15 @@ void DefineNorms(torch::Library& library) {
       "group_norm_backward(Tensor gradient, Tensor input, Tensor mean, Tensor rstd, Tensor? "
       "weight, int N, int C, int HxW, int group, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
       "group_norm_backward", TORCH_FN(GroupNormBackward));
+  define(
+      "batch_norm(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum, float "
+      "eps) -> (Tensor, Tensor, Tensor)",
+      "batch_norm", TORCH_FN(BatchNorm));
+  define(
+      "batch_norm_backward(Tensor gradient, Tensor input, Tensor? weight, Tensor? running_mean, "
+      "Tensor? running_var, Tensor? save_mean, Tensor? save_invstd, bool train, float eps, bool[3] "
+      "output_mask) -> (Tensor, Tensor, Tensor)",
+      "batch_norm_backward", TORCH_FN(BatchNormBackward));
 }
 
 }  // namespace harmony::worker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import hashlib
 import json
 import os
@@ -82,6 +83,7 @@ class Written:
     graphs: dict[str, bytes] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     summaries: list[LayerSummary] = field(default_factory=list)
+    other_on_gpus: list[str] = field(default_factory=list)  # names of operations
 
 
 class Assembler:
@@ -121,6 +123,7 @@ class Assembler:
         if length is not None:
             self._written.document["sequence_length"] = dataclasses.asdict(length) if isinstance(length, Lengths) else (
                 length)
+        self._written.other_on_gpus = sorted({name for graphs in self._layers.values() for name in graphs.other_on_gpus})
         return self._written
 
     # ---- Parameters ----
@@ -278,7 +281,8 @@ def _signature(piece: Piece) -> str:
 
 @contextlib.contextmanager
 def new_directory(out: Path, overwrite: bool) -> Iterator[Path]:
-    """A folder that takes the place of `out` when the block ends well, and leaves nothing when it does not."""
+    """A folder that takes the place of `out` when the block ends well, and leaves nothing when it does not. What lies in `out`
+    that no export writes, such as data beside a model, stays there."""
     if out.exists() and not out.is_dir():
         raise ExportError(f"{out} is a file", fix="Name a folder")
     occupied = out.is_dir() and any(out.iterdir())
@@ -295,11 +299,24 @@ def new_directory(out: Path, overwrite: bool) -> Iterator[Path]:
             old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
             os.rename(out, old / "directory")
             os.rename(scratch, out)
+            for path in (old / "directory").iterdir():
+                if not _is_ours(path.name) and not (out / path.name).exists():
+                    os.rename(path, out / path.name)
             shutil.rmtree(old)
         else:
             os.rename(scratch, out)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+# Files of a model of transformers that go along with its export.
+COPIED = ("config.json", "generation_config.json", "preprocessor_config.json", "tokenizer*", "vocab*", "merges.txt",
+          "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "chat_template*")
+
+
+def _is_ours(name: str) -> bool:
+    """Whether an export may have written what has this name in its directory."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in ("model.json", "weights.safetensors", "graphs", *COPIED))
 
 
 def _is_exported(file: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .devices import attention, attention_backward, layer_norm, layer_norm_backward
+from .devices import attention, attention_backward, batch_norm, batch_norm_backward, layer_norm, layer_norm_backward
 from .dropout import draw
 from .fast_products import product
 from .fused_loss import linear_cross_entropy
@@ -38,6 +38,7 @@ _SIZES: dict[str, Callable[..., int]] = {
     "min": min,
 }
 _OWN: dict[str, Callable[..., Any]] = {"attention": attention, "attention_backward": attention_backward,
+                                       "batch_norm": batch_norm, "batch_norm_backward": batch_norm_backward,
                                        "dropout_mask": draw, "group_norm": aten.native_group_norm,
                                        "group_norm_backward": aten.native_group_norm_backward, "layer_norm": layer_norm,
                                        "layer_norm_backward": layer_norm_backward,

@@ -120,6 +120,8 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
             report(line)
         for name in only_on_cpu(written.graphs.values()):
             report(f"only runs on CPU devices: {name}")
+        for name in written.other_on_gpus:
+            report(f"only runs on CPU devices, for what it leaves for its backward has another form on GPUs: {name}")
         if not with_weights:
             report("no weights are written, and nothing is checked against eager PyTorch")
         elif check:

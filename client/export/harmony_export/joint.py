@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from . import faithful, fast_products, recurrent
 from .capture import base_of, quiet
 from .chain import Piece, SizeKind
-from .devices import has_own_norm
+from .devices import has_own_norm, is_other_on_gpus, maker_of
 from .errors import ExportError
 from .fused_loss import fuse
 from .lengths import Lengths, check_guards
@@ -77,6 +77,7 @@ class LayerGraphs:
     saved: list[Tensor]
     updates: list[int]
     gradients: list[int]
+    other_on_gpus: list[str]  # what makes saved results that GPUs make in another shape or type
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ def differentiate(piece: Piece, is_last: bool, lengths: Lengths | None, fused_lo
         for phase in phases.values():
             fast_products.use(phase.graph)
     return LayerGraphs(phases, forward, [s.stored.meta["val"] for s in saved],
-                       joint.indices("update"), joint.indices("gradient"))
+                       joint.indices("update"), joint.indices("gradient"),
+                       [maker_of(s.node) for s in saved if is_other_on_gpus(s.node)])
 
 
 def _with_fused_loss(phase: Phase, where: str) -> Phase:
@@ -219,9 +221,11 @@ class _Joint:
         for node in self._graph.nodes:
             if node.target in _NORMS:
                 _correct_statistics(node)
-            if node.target is aten.native_batch_norm_backward.default and node.args[7]:
-                # In training it uses the statistics of the microbatch, and not these.
-                node.args = (*node.args[:3], None, None, *node.args[5:])
+            if node.target is aten.native_batch_norm_backward.default:
+                # In training it uses the statistics of the microbatch, and not the running ones. Otherwise these, and
+                # those that the forward leaves are of other shapes on GPUs.
+                first = 3 if node.args[7] else 5
+                node.args = (*node.args[:first], None, None, *node.args[first + 2:])
         join_parts(self._graph, self._substitute)
 
     def _substitute(self, node: fx.Node, other: Any, results_only: bool = False) -> None:
@@ -313,8 +317,8 @@ class _Joint:
         """What the backward needs of the forward.
 
         The backward computes again what costs nothing or does not depend on the samples' values: views, sizes, what
-        follows from parameters alone. What the forward makes for the backward only is left to that one, where this saves
-        memory. All else is saved, as eager PyTorch does: views by the tensor they lie in, and every tensor in a
+        follows from parameters alone; and what has another shape on another kind of device. What the forward makes for the
+        backward only is left to that one, where this saves memory. All else is saved, as eager PyTorch does: views by the tensor they lie in, and every tensor in a
         contiguous form."""
         own = self._values_of_samples()
         saved: set[fx.Node] = set()
@@ -327,7 +331,9 @@ class _Joint:
             seen.add(node)
             if node in self._inputs or isinstance(node.meta.get("val"), torch.SymInt):
                 continue
-            if node in self._after_tangents or node not in own or base_of(node) is not node:
+            if _is_of_the_device(node):
+                stack += node.all_input_nodes[0].all_input_nodes
+            elif node in self._after_tangents or node not in own or base_of(node) is not node:
                 stack += node.all_input_nodes
             else:
                 saved.add(node)
@@ -479,8 +485,8 @@ def _replace(node: fx.Node, other: fx.Node | int) -> None:
 
 
 # Norms that take parameters in float32 with an input in bfloat16.
-_NORMS = (aten._native_batch_norm_legit_functional.default, aten.native_layer_norm.default,
-          aten.native_group_norm.default)
+_NORMS = (aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit.no_stats,
+          aten.native_layer_norm.default, aten.native_group_norm.default)
 
 
 def _correct_statistics(norm: fx.Node) -> None:
@@ -493,6 +499,17 @@ def _correct_statistics(norm: fx.Node) -> None:
     norm.meta["val"] = tuple(value.float() if i in (1, 2) else value for i, value in enumerate(norm.meta["val"]))
     for part in norm.users:
         part.meta["val"] = norm.meta["val"][part.args[1]]
+
+
+# Results, by number, of which a GPU's kernel makes no use and leaves them empty.
+_OF_THE_DEVICE: dict[Any, tuple[int, ...]] = {aten.log_sigmoid_forward.default: (1,), aten._embedding_bag.default: (1, 2, 3)}
+
+
+def _is_of_the_device(node: fx.Node) -> bool:
+    """Whether it is a result whose shape differs between kinds of devices."""
+    if node.target is not operator.getitem or not isinstance(node.args[0], fx.Node):
+        return False
+    return node.args[1] in _OF_THE_DEVICE.get(node.args[0].target, ())
 
 
 def _is_batch_norm(node: fx.Node) -> bool:

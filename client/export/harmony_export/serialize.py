@@ -95,8 +95,9 @@ class _PhaseWriter:
                     "results": [self._number(node)]}
         self._check(node)
         schema = node.target._schema  # type: ignore[union-attr]
-        operation = {"op": name_of(node), "overload": schema.overload_name,
-                     "arguments": self._arguments(node)}
+        name = name_of(node)
+        overload = "" if name.startswith("harmony::") else schema.overload_name
+        operation = {"op": name, "overload": overload, "arguments": self._arguments(node)}
         if not isinstance(node.meta["val"], (tuple, list)):
             return operation | {"results": [self._number(node)]}
         results = [-1] * len(node.meta["val"])
