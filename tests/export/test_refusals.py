@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import json
 import re
 import unittest
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import support  # first: it says where harmony_export is
 
 from harmony_export import ExportError
 from harmony_export.cli import main
+from harmony_export.tasks import hugging_face
 
 
 def lines_of(function: Callable[..., Any]) -> range:
@@ -238,6 +240,33 @@ class Refusals(support.ExportTest):
         (self.dir / "model" / "model.json").write_text("{}")
         with self.assertRaisesRegex(ExportError, "something else than an exported model"):
             self.export(layers, "cross_entropy", batch())
+
+    def test_an_export_replaces_what_one_wrote_and_nothing_else(self) -> None:
+        layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
+        folder = self.export(layers, "cross_entropy", batch())
+        (folder / "data").mkdir()
+        (folder / "data" / "tokens.bin").write_bytes(b"mine")
+        (folder / "notes.txt").write_text("mine")
+        (folder / "tokenizer.json").write_text("of another model")
+        self.export(layers, "cross_entropy", batch(), weights=False)
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), ["data", "graphs", "model.json", "notes.txt"])
+        self.assertEqual((folder / "data" / "tokens.bin").read_bytes(), b"mine")
+        self.assertEqual(list(folder.parent.glob(".model.*")), [])
+
+    def test_a_model_that_transformers_cannot_make(self) -> None:
+        cases = ({"model_type": "no-such-model"}, {"model_type": "bert", "hidden_size": "wide"}, {"model_type": "bert"})
+        for config in cases:
+            with self.subTest(config):
+                (self.dir / "config.json").write_text(json.dumps(config))
+                stderr = io.StringIO()
+                with contextlib.redirect_stderr(stderr):
+                    code = main(["hf", str(self.dir), "--task", "image-classification", "--no-weights", "-o",
+                                 str(self.dir / "out")])
+                self.assertEqual(code, 2, stderr.getvalue())
+                self.assertRegex(stderr.getvalue(), f"^harmony-export: {self.dir}.*: ")
+                self.assertEqual(stderr.getvalue().count("\n"), 1)
+        with self.assertRaisesRegex(ExportError, "sequence length is 0. Give 1 or more"):
+            hugging_face(self.dir, "masked-lm", sequence_length=0)
 
     def test_command_line(self) -> None:
         stderr = io.StringIO()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +25,12 @@ Models of one's own are exported from Python: harmony_export.export(model, loss,
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code: 2 where the model or the usage is at fault."""
     args = _parser().parse_args(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, lambda got, _: sys.exit(128 + got))  # on the way out what is half written goes
     try:
         _run(args)
-    except ExportError as error:
+    except (ExportError, OSError) as error:
         print(f"harmony-export: {error}", file=sys.stderr)
         return 2
     return 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from .directory import COPIED
 from .dropout import set_to_zero
 from .errors import ExportError
 from .memory import without_memory
@@ -57,11 +59,14 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
     folder = local_directory(source) if isinstance(source, (str, Path)) else None
     if folder is not None and not (folder / "config.json").is_file():
         raise ExportError(f"{folder} has no config.json", fix="Give a local directory of a Hugging Face model")
+    if sequence_length is not None and sequence_length < 1:
+        raise ExportError(f"the sequence length is {sequence_length}", fix="Give 1 or more")
     if folder is None and pretrained:
         raise ExportError("a configuration has no weights", fix="Give the directory of the pretrained model")
     config: Any = source
     if folder is not None:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        with _faults_of(f"{folder / 'config.json'}", "Give the directory of a model that this version of transformers knows"):
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     for part in (config, *vars(config).values()):
         if isinstance(part, transformers.PretrainedConfig):
             set_to_zero(part, everything=not dropout)
@@ -78,7 +83,8 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
     if isinstance(classes, (tuple, list)) and not config.architectures:
         config.architectures = [classes[0].__name__]
     torch.manual_seed(seed)
-    with without_memory() if fake else contextlib.nullcontext():
+    with (_faults_of(str(folder or type(config).__name__), f"Give a model that has a form for {task}, with weights of its own shapes"),
+          without_memory() if fake else contextlib.nullcontext()):
         if pretrained and not fake:
             model = build.from_pretrained(folder, config=config, local_files_only=True, dtype=torch.float32)
         else:
@@ -88,7 +94,7 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
     copies = _files_to_copy(folder) if folder else []
     if task == "image-classification":
         return Task(model.train(), _cross_entropy, _image_batch(config), name, keep_fp32=keep, copies=copies)
-    length = sequence_length or min(_MOST_SEQUENCE, _longest_sequence(config))
+    length = min(_MOST_SEQUENCE, _longest_sequence(config)) if sequence_length is None else sequence_length
     batch = _text_batch(config, task, length, attention_mask)
     made = Task(model.train(), _cross_entropy, batch, name, _text_bounds(config, task, attention_mask), keep_fp32=keep,
                 copies=copies)
@@ -151,6 +157,15 @@ def torchvision(name: str, loss: str, *, classes: int = 1000, image_size: int = 
     return Task(model.train(), _cross_entropy, batch, name)
 
 
+@contextlib.contextmanager
+def _faults_of(where: str, fix: str) -> Iterator[None]:
+    """What transformers says of a model that it cannot make, in a line."""
+    try:
+        yield
+    except Exception as error:  # of any type that a library of it has
+        raise ExportError(textwrap.shorten(str(error), 400, placeholder=" ...").rstrip("."), where, fix) from error
+
+
 def _import(name: str, fix: str) -> Any:
     try:
         return __import__(name)
@@ -209,7 +224,4 @@ def _image_batch(config: Any) -> dict[str, Tensor]:
 
 
 def _files_to_copy(folder: Path) -> list[Path]:
-    patterns = ("config.json", "generation_config.json", "preprocessor_config.json", "tokenizer*", "vocab*",
-                "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*",
-                "chat_template*")
-    return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    return sorted({path for pattern in COPIED for path in folder.glob(pattern) if path.is_file()})
