@@ -61,9 +61,10 @@ def chosen(args, scratch):
         (None, step(FACTS, "facts.py", *fake, limit=60)),
         *map(prepare, (small, *rest)),
         *[right("models", 110, share) for share in range(1, SHARES + 1)],
-        *[right("bf16", 110, share) for share in range(1, SHARES + 1)], right("devices", 110), right("kills", 110),
-        right("copies", 110), *[right("sanitizer", 110)] * (not args.quick),
+        *[right("bf16", 110, share) for share in range(1, SHARES + 1)], right("kernels", 60), right("devices", 110),
+        right("kills", 110), right("copies", 110), *[right("sanitizer", 110)] * (not args.quick),
         ("fast", step("plain-rates", "plain.py", "rates", *fake, limit=60)),
+        ("fast", step("plain-update", "plain.py", "update", *fake, limit=30)),
         *[train(layers, caps[0], limit=110) for layers in middle],
         *[train(layers, caps[0], limit=200, least=60) for layers in large],
         ("probe", step("probe-first", "run_probe.py", "--parts", "1,2,3,5,6", "--quick", *fake, limit=110)),
@@ -72,6 +73,8 @@ def chosen(args, scratch):
         ("probe", step("probe-rest", "run_probe.py", "--parts", "4,7,8", "--quick", *fake, limit=60)),
         ("fast", step("plain-eager", "plain.py", "eager", "--layers", small, *rest, *fake, limit=60)),
         ("fast", step("plain-fsdp", "plain.py", "fsdp", "--layers", middle[0] if middle else small, *fake, limit=80, least=40)),
+        ("fast", step("plain-deepspeed", "plain.py", "deepspeed", "--layers", middle[0] if middle else small, *fake, limit=110,
+                      least=60)),
         *[train(layers, caps[1], limit=110, least=30) for layers in [*middle, small]],
     ] if part is None or part in args.parts and (not args.steps or each.name.startswith(tuple(args.steps)))]
 

@@ -19,7 +19,8 @@ import sys
 import machine
 
 MOST_BYTES = 60 << 20
-PROGRAMS = ["harmony", "harmony-coordinator", "harmony-cuda", "harmony-swapper", "harmony-worker", "plain_trainer", "probe"]
+PROGRAMS = ["harmony", "harmony-coordinator", "harmony-cuda", "harmony-swapper", "harmony-worker", "kernels_check", "plain_trainer",
+            "probe"]
 OPTIONAL = {"probe"}  # built by bench/gpu/probe/build.sh
 PLUGIN = "lib/harmony/libharmony_cuda.so"
 # Those of the C compiler, which each machine has in its own version.

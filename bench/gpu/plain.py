@@ -3,11 +3,14 @@
 
     plain.py rates                 # products of 8192^3 in bf16, attention, copies from and to pinned memory
     plain.py eager --layers 2 8 32 # forward and backward of the llama of fast.py, resident, without an optimizer
+    plain.py update                # PyTorch's AdamW on masters that lie in the GPU's memory
     plain.py fsdp --layers 8       # a step of FSDP2 with parameters and AdamW on the host
+    plain.py deepspeed --layers 8  # a step of DeepSpeed's ZeRO-3, likewise, if it is installed
 
 With --fake all is small and on the CPU, to try this program out.
 """
 import argparse
+import importlib.util
 import os
 import statistics
 import sys
@@ -25,6 +28,8 @@ import transformers  # noqa: E402
 
 COPIED = 256 << 20  # bytes of one copy
 REPEATS = 7
+UPDATED = 200 << 20  # parameters: those of a layer
+UPDATE_BYTES = 7 * 4 + 4 + 2  # of a parameter: fp32 master, moments, gradient; the master again, and the weight
 WARM_UP = 2
 
 
@@ -146,6 +151,24 @@ def rates(args, failures):
                 measure(device)
 
 
+def update(args, failures):
+    """What a parameter's update takes where master, moments and gradient are resident in fp32, and the weight in bf16."""
+    device = Device(args.fake)
+    with figures.attempt("plain.update", failures):
+        count = UPDATED >> (12 * device.fake)
+        master = torch.nn.Parameter(torch.randn(count, device=device.name))
+        master.grad = torch.randn_like(master)
+        weight = master.detach().bfloat16()
+        optimizer = torch.optim.AdamW([master], lr=1e-5, fused=True)
+
+        def step():
+            optimizer.step()
+            weight.copy_(master.detach())
+
+        seconds = device.seconds(step) / count
+        figures.note("plain.update.seconds_of_a_parameter", seconds, "s", bytes_per_second=UPDATE_BYTES / seconds)
+
+
 def llama(device, layers, kind):
     config = transformers.LlamaConfig(**{**device.config, "num_hidden_layers": layers, "use_cache": False})
     with torch.device(device.name):
@@ -214,9 +237,40 @@ def fsdp(args, failures):
         figures.note(f"plain.fsdp.{layers}.step", seconds, "s", tokens_per_second=16 * device.length / seconds)
 
 
+def deepspeed(args, failures):
+    """The same by DeepSpeed's ZeRO-3, where it is installed: parameters and AdamW on the host."""
+    device, layers = Device(args.fake), args.layers[0]
+    if importlib.util.find_spec("deepspeed") is None:
+        return figures.note("plain.deepspeed", "not installed")
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29519", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
+                       "DS_ACCELERATOR": device.name})
+    import deepspeed as library
+    there = {"device": "cpu", "pin_memory": not args.fake}
+    config = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4, "bf16": {"enabled": True},
+              "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "torch_adam": args.fake}},
+              "zero_optimization": {"stage": 3, "offload_param": there, "offload_optimizer": there, "overlap_comm": not args.fake},
+              "zero_force_ds_cpu_optimizer": not args.fake, "steps_per_print": 1000}
+    with figures.attempt(f"plain.deepspeed.{layers}", failures):
+        library.init_distributed("gloo" if args.fake else "nccl")
+        shape = transformers.LlamaConfig(**{**device.config, "num_hidden_layers": layers, "use_cache": False})
+        with library.zero.Init(config_dict_or_path=config):
+            model = transformers.LlamaForCausalLM(shape).train()
+        engine, *_ = library.initialize(model=model, model_parameters=model.parameters(), config=config)
+        tokens = torch.randint(0, device.config["vocab_size"], (4, device.length), device=device.name)
+
+        def step():
+            for _ in range(4):  # 16 sequences, as fast.py has
+                engine.backward(engine(input_ids=tokens, labels=tokens).loss)
+                engine.step()
+
+        seconds = device.seconds(step, repeats=2)
+        figures.note(f"plain.deepspeed.{layers}.step", seconds, "s", tokens_per_second=16 * device.length / seconds,
+                     version=library.__version__)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    steps = {"rates": rates, "eager": eager, "fsdp": fsdp}
+    steps = {"rates": rates, "update": update, "eager": eager, "fsdp": fsdp, "deepspeed": deepspeed}
     parser.add_argument("what", choices=steps)
     parser.add_argument("--layers", type=int, nargs="+", default=[2])
     parser.add_argument("--fake", action="store_true", help="small, and on the CPU")

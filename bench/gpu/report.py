@@ -65,8 +65,9 @@ def of_run(all_figures, figure, is_met, say=number):
 
 
 def derived(all_figures):
-    """The same figures, and what follows from two of them: each run's share of the rate of a large product, and its step
-    beside eager PyTorch's with the same layers resident."""
+    """The same figures, and what follows from several of them: each run's share of the rate of a large product; its step beside
+    eager PyTorch's with the same layers resident; and beside its own tasks and an update of all parameters on the GPU, which
+    training with everything resident would have, too."""
     added = {}
     rate = all_figures.get("plain.product.bfloat16", {}).get("value")
     for layers, cap in runs(all_figures):
@@ -76,6 +77,12 @@ def derived(all_figures):
             added[f"{run}.product_share"] = {"name": f"{run}.product_share", "value": ours / rate}
         eager = all_figures.get(f"plain.eager.{layers}.seconds_of_a_sequence", {}).get("value")
         sequences = all_figures.get(f"{run}.sequences", {}).get("value")
+        update = all_figures.get("plain.update.seconds_of_a_parameter", {}).get("value")
+        resident = all_figures.get(f"{run}.resident_step", {}).get("value")
+        if update and resident:
+            whole = resident + update * all_figures[f"{run}.parameters"]["value"]
+            share = whole / all_figures[f"{run}.step"]["value"]
+            added[f"{run}.resident_share_with_update"] = {"name": f"{run}.resident_share_with_update", "value": share}
         if eager and sequences:
             share = eager * sequences / all_figures[f"{run}.step"]["value"]
             added[f"{run}.eager_share"] = {"name": f"{run}.eager_share", "value": share}
@@ -91,6 +98,7 @@ def bars(records):
         ("products slowed at most 3% more by copies of another context", *of_probe(found, "overlap")),
         ("copies at 0.95 of a plain two-stream program or more", *of_probe(found, "copies")),
         ("fp32 losses within 1e-5 of the CPU's", *of_group(found, "models", worst)),
+        ("kernels by themselves as near float64 as rounding lets them be", *of_group(found, "kernels", worst)),
         ("1, 2 and 4 emulated devices bit-identical over 20 steps", *of_group(found, "devices", same)),
         ("mixed precision near the CPU's, and bit-identical on two devices", *of_group(found, "bf16", same)),
         ("the same digest after a kill of each process", *of_group(found, "kills", same)),
@@ -133,7 +141,8 @@ def page(document):
                                                               for bar, text, met in bars(records)]), ""]
     lines += ["## Steps", "", *table(("step", "status", "seconds"),
                                      [(r["name"], r["status"], r["seconds"]) for r in records]), ""]
-    for title, prefix in (("Machine", "facts."), ("Right: models, GPU against CPU", "models."), ("Right: devices", "devices."),
+    for title, prefix in (("Machine", "facts."), ("Right: models, GPU against CPU", "models."), ("Right: kernels against float64", "kernels."),
+                          ("Right: devices", "devices."),
                           ("Right: kills", "kills."), ("Right: copies=worker", "copies."), ("Right: bf16", "bf16."),
                           ("Right: compute-sanitizer", "sanitizer"),
                           ("Fast: Harmony", "fast."), ("Fast: plain PyTorch", "plain."),

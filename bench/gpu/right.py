@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether GPUs compute what the CPU does, with small exported models: the part "right" of measure.py, a step a call.
 
-    right.py models | devices | copies | kills | bf16 | sanitizer [--share 1/4] [--quick] [--fake]
+    right.py models | kernels | devices | copies | kills | bf16 | sanitizer [--share 1/4] [--quick] [--fake]
 
 The yardstick is the same job on a sim device, whose bits tests hold against eager PyTorch's
 (tests/integration/exported_test.py, from which models, data and jobs are).
@@ -9,6 +9,7 @@ The yardstick is the same job on a sim device, whose bits tests hold against eag
 import argparse
 import contextlib
 import functools
+import json
 import math
 import os
 import shutil
@@ -192,6 +193,23 @@ def models(args, failures):
             compare(f"models.{name}", train("gpu", b.gpu()), train("cpu", SIM), moves)
 
 
+def kernels(args, failures):
+    """Each kernel by itself against float64."""
+    program = harness.BUILD / "bin" / "kernels_check"
+    small = args.quick or args.fake
+    with figures.attempt("kernels.all", failures):
+        done = subprocess.run([program, "--device", "cuda:0,mem=" + ("256MiB" if args.fake else "8GiB"), *["--large"] * (not small)],
+                              env={**os.environ, **machine.environment(args.fake)}, text=True, capture_output=True)
+        print(done.stdout, done.stderr)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        for each in found:
+            figures.note(f"kernels.{each['name']}", known(float(each["apart"])), met=each["met"], bar=each["bar"])
+        figures.note("kernels.expected", [f"kernels.{each['name']}" for each in found])
+        assert done.returncode in (0, 1), f"exit {done.returncode}: {done.stderr}"
+        missed = [each["name"] for each in found if not each["met"]]
+        assert not missed, f"further from float64 than rounding explains: {', '.join(missed)}"
+
+
 def devices(args, failures):
     """The same GPU as one, two and four devices, in both modes: the same bits."""
     with bench() as b:
@@ -314,7 +332,7 @@ while kill -0 $pid 2>/dev/null; do wait $pid; done
             assert clean, "compute-sanitizer found something, or nothing ran under it"
 
 
-STEPS = {step.__name__: step for step in (models, devices, copies, kills, bf16, sanitizer)}
+STEPS = {step.__name__: step for step in (models, kernels, devices, copies, kills, bf16, sanitizer)}
 
 
 def main():

@@ -101,6 +101,12 @@ class ReportTest(unittest.TestCase):
         text, met = self.bar("product rate", records(**run, plain__product__bfloat16=500.0))
         self.assertEqual((text, met), ("32 layers in 24GiB: 0.6", True))
 
+    def test_an_update_on_the_gpu_counts_beside_what_is_resident(self):
+        run = {"fast__32__24GiB__step": 5.0, "fast__32__24GiB__resident_step": 4.5, "fast__32__24GiB__parameters": 1000,
+               "plain__update__seconds_of_a_parameter": 0.25e-3}
+        share = report.derived(report.flat(records(**run)))["fast.32.24GiB.resident_share_with_update"]["value"]
+        self.assertAlmostEqual(share, (4.5 + 0.25) / 5)
+
 
 class ResidentTest(unittest.TestCase):
     """What a group's task takes where nothing is moved, by a profile's times: powers of two, which tell what was added."""
@@ -135,10 +141,24 @@ class CommandTest(Folder):
         document = json.loads((self.dir / "out" / "report.json").read_text())
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr + json.dumps(document["steps"], indent=1))
         met = {bar["bar"]: bar["met"] for bar in document["bars"]}
-        self.assertEqual(sum(value is True for value in met.values()), 5, met)
+        self.assertEqual(sum(value is True for value in met.values()), 6, met)
         self.assertEqual(sum(value is None for value in met.values()), 7, met)
         self.assertEqual(sorted(os.listdir(self.dir / "out")), ["logs.tar.gz", "report.json", "report.md"])
         self.assertEqual(os.listdir(self.dir), ["out"])
+
+    def test_programs_have_what_the_library_for_gpus_shares_with_them(self):
+        library = machine.programs() / "lib" / "harmony" / "libharmony_cuda.so"
+        if not library.exists():
+            self.skipTest("libharmony_cuda.so is built where nvcc is, which this machine lacks")
+
+        def symbols(file, which):
+            said = subprocess.run(["nm", "-D", which, file], text=True, capture_output=True, check=True).stdout
+            return {line.split()[-1] for line in said.splitlines()}
+
+        shared = {name for name in symbols(library, "--undefined-only") if name.startswith("_ZN7harmony")}
+        self.assertTrue(shared)
+        for program in ("harmony-worker", "kernels_check"):
+            self.assertLessEqual(shared, symbols(machine.programs() / "bin" / program, "--defined-only"), program)
 
     def test_a_pack_has_what_the_programs_need_and_nothing_of_pytorch(self):
         if not (machine.programs() / "lib" / "harmony" / "libharmony_cuda.so").exists():
