@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -112,10 +114,10 @@ def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, training: 
 
 
 def batch_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None,
-                        running_variance: Tensor | None, mean: Tensor, deviation: Tensor, training: bool, epsilon: float,
-                        wanted: list[bool]) -> Any:
+                        running_variance: Tensor | None, mean: Tensor | None, deviation: Tensor | None, training: bool,
+                        epsilon: float, wanted: list[bool]) -> Any:
     """harmony::batch_norm_backward as eager PyTorch computes it on a CPU, where the statistics have the parameters' type."""
-    if weight is not None:
+    if weight is not None and mean is not None and deviation is not None:
         mean, deviation = mean.to(weight.dtype), deviation.to(weight.dtype)
     return aten.native_batch_norm_backward(gradient, x, weight, running_mean, running_variance, mean, deviation, training,
                                            epsilon, wanted)
@@ -136,9 +138,11 @@ def is_other_on_gpus(result: fx.Node) -> bool:
     if not isinstance(operation, fx.Node) or not isinstance(operation.target, OpOverload) or (
             name_of(operation).startswith("harmony::")):
         return False
+    if any(node.meta.get("val") is None for node in operation.all_input_nodes):
+        return False
     known = fx.node.map_arg((operation.args, operation.kwargs), lambda node: node.meta["val"])
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        with _without_a_log(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
             args, kwargs = tree_map(_on_a_gpu, known)
             made = operation.target(*args, **kwargs)
             made = made[result.args[1]] if part else made
@@ -146,6 +150,18 @@ def is_other_on_gpus(result: fx.Node) -> bool:
     except Exception:  # of any type that a shape function, or a kernel that only CPUs have, may raise
         return False
     return bool(made.shape != here.shape or made.dtype != here.dtype)
+
+
+@contextlib.contextmanager
+def _without_a_log() -> Iterator[None]:
+    """PyTorch logs what its shape functions raise, too."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _on_a_gpu(value: Any) -> Any:
