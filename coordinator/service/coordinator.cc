@@ -254,6 +254,7 @@ void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
     return CannotBegin(record, status, prepared->held);
   }
   begin_tries_.Succeeded();
+  OnRunStateChanged();                      // one that was put off waits no more
   files_->WritePlan(record).IgnoreError();  // OnTick tries again
   // Steps that only the segment holds go into a checkpoint first.
   if (terminated_) return StopRun(record);
@@ -266,6 +267,7 @@ void Coordinator::CannotBegin(store::JobRecord& record, const absl::Status& stat
     return BeginRelease();
   }
   ForgetRun();
+  output_locks_.erase(record.number);  // what is there now may not be what is there then
   phase_ = Phase::kPutOff;
   const Nanos pause = begin_tries_.Failed(Now());
   registry_.Report(record, absl::StrCat(status.message(),

@@ -215,7 +215,8 @@ void JobRun::WatchForMissing(Nanos now) {
   const bool absent = absl::c_any_of(awaited, [&](const runner::ProcessId& id) {
     return !HoldsSteps() || members_->Find(id) == nullptr;
   });
-  if (stop_asked_ && absent && now - std::max(*stop_asked_, since) > PatienceOfStop()) {
+  if (!absent) all_there_ = now;
+  if (stop_asked_ && now - std::max({*stop_asked_, since, all_there_}) > PatienceOfStop()) {
     return End(absl::OkStatus());
   }
   const bool late = now - since > Gathering::kDeadline;

@@ -137,6 +137,7 @@ class JobRun {
   Gathering gathering_;
   bool misses_process_ = false;  // for longer than the deadline
   std::optional<Nanos> stop_asked_;
+  Nanos all_there_;  // when nobody whom a stop has to wait for was absent, at last
   std::optional<absl::Status> outcome_;  // of a run whose last lines are not written yet
   bool ended_ = false;
 };

@@ -110,11 +110,13 @@ TEST_F(JobRunTest, AStopWaitsForWhoTakesUpWhatWasTrained) {
   run_->Stop();
   Live(Seconds(240));
   EXPECT_FALSE(ended_.has_value());
-  // Who is not there at all has nobody waiting for it.
+  // Who is not there at all is waited for as long as a successor needs.
   processes[2].KillAndReap();
   members_.OnSessionClosed(session);
   members_.OnTick();
-  Live(Seconds(60));
+  Live(Seconds(25));
+  EXPECT_FALSE(ended_.has_value());
+  Live(Seconds(10));
   ASSERT_TRUE(ended_.has_value());
   EXPECT_TRUE(ended_->ok()) << *ended_;
 }
