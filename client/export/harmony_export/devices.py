@@ -123,20 +123,18 @@ def batch_norm_backward(gradient: Tensor, x: Tensor, weight: Tensor | None, runn
                                            epsilon, wanted)
 
 
-def maker_of(result: fx.Node) -> str:
-    """The name of the operation that a node is the result of, or one of the results."""
+def maker_of(result: fx.Node) -> fx.Node:
+    """The operation that a node is the result of, or one of the results."""
     operation = result.args[0] if result.target is operator.getitem else result
     assert isinstance(operation, fx.Node)
-    return name_of(operation)
+    return operation
 
 
 def is_other_on_gpus(result: fx.Node) -> bool:
     """Whether an operation's result, which a forward saves for its backward, has another shape or type on a GPU, by what
     PyTorch's shape functions say: memory is laid out by the CPU's. False also where they cannot say."""
-    part = result.target is operator.getitem
-    operation = result.args[0] if part else result
-    if not isinstance(operation, fx.Node) or not isinstance(operation.target, OpOverload) or (
-            name_of(operation).startswith("harmony::")):
+    operation = maker_of(result)
+    if not isinstance(operation.target, OpOverload) or name_of(operation).startswith("harmony::"):
         return False
     if any(node.meta.get("val") is None for node in operation.all_input_nodes):
         return False
@@ -145,7 +143,7 @@ def is_other_on_gpus(result: fx.Node) -> bool:
         with _without_a_log(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
             args, kwargs = tree_map(_on_a_gpu, known)
             made = operation.target(*args, **kwargs)
-            made = made[result.args[1]] if part else made
+            made = made if operation is result else made[result.args[1]]
             here = _on_a_gpu(result.meta["val"])
     except Exception:  # of any type that a shape function, or a kernel that only CPUs have, may raise
         return False

@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from . import faithful, fast_products, recurrent
 from .capture import base_of, quiet
 from .chain import Piece, SizeKind
-from .devices import has_own_norm, is_other_on_gpus, maker_of
+from .devices import has_own_norm, is_other_on_gpus, maker_of, name_of
 from .errors import ExportError
 from .fused_loss import fuse
 from .lengths import Lengths, check_guards
@@ -115,7 +115,7 @@ def differentiate(piece: Piece, is_last: bool, lengths: Lengths | None, fused_lo
             fast_products.use(phase.graph)
     return LayerGraphs(phases, forward, [s.stored.meta["val"] for s in saved],
                        joint.indices("update"), joint.indices("gradient"),
-                       [maker_of(s.node) for s in saved if is_other_on_gpus(s.node)])
+                       [name_of(maker_of(s.node)) for s in saved if is_other_on_gpus(s.node)])
 
 
 def _with_fused_loss(phase: Phase, where: str) -> Phase:
@@ -332,7 +332,7 @@ class _Joint:
             if node in self._inputs or isinstance(node.meta.get("val"), torch.SymInt):
                 continue
             if _is_of_the_device(node):
-                stack += node.all_input_nodes[0].all_input_nodes
+                stack += maker_of(node).all_input_nodes
             elif node in self._after_tangents or node not in own or base_of(node) is not node:
                 stack += node.all_input_nodes
             else:
@@ -507,9 +507,8 @@ _OF_THE_DEVICE: dict[Any, tuple[int, ...]] = {aten.log_sigmoid_forward.default: 
 
 def _is_of_the_device(node: fx.Node) -> bool:
     """Whether it is a result whose shape differs between kinds of devices."""
-    if node.target is not operator.getitem or not isinstance(node.args[0], fx.Node):
-        return False
-    return node.args[1] in _OF_THE_DEVICE.get(node.args[0].target, ())
+    maker = maker_of(node)
+    return maker is not node and node.args[1] in _OF_THE_DEVICE.get(maker.target, ())
 
 
 def _is_batch_norm(node: fx.Node) -> bool:
