@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace harmony::runner {
 
 Verdict VerdictOf(const absl::Status& status, FailedAt at) {
@@ -26,6 +28,10 @@ Nanos BackOff::Failed(Nanos now) {
   ++failures_;
   due_ = now + pause;
   return pause;
+}
+
+std::string NextTryText(Nanos pause) {
+  return absl::StrCat("the next try is in ", FormatDuration(pause), ", or now with `resume`");
 }
 
 }  // namespace harmony::runner

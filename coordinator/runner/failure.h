@@ -4,6 +4,7 @@
 // decides, for commands and for set-ups. PURE.
 
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "common/base/units.h"
@@ -50,5 +51,10 @@ class BackOff {
   int failures_ = 0;  // in a row
   std::optional<Nanos> due_;
 };
+
+// What a job's log says of a pause before a next try that `resume` makes at once.
+std::string NextTryText(Nanos pause);
+// Behind the reason for which a job that holds steps cannot go on.
+inline constexpr char kWaitsAndKeeps[] = ": the job waits and keeps what it has trained";
 
 }  // namespace harmony::runner

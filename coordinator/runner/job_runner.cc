@@ -331,10 +331,7 @@ class JobRunner::Impl {
   void Wait(const absl::Status& status) {
     waiting_ = true;
     const Nanos pause = missing_.Failed(now_);
-    NextGeneration(absl::StrCat(status.message(),
-                                ": the job waits and keeps what it has trained; the next try is "
-                                "in ",
-                                FormatDuration(pause), ", or now with `resume`"));
+    NextGeneration(absl::StrCat(status.message(), kWaitsAndKeeps, "; ", NextTryText(pause)));
   }
 
   void NoteWhatWorks(const LaneProgress& event) {

@@ -270,10 +270,8 @@ void Coordinator::CannotBegin(store::JobRecord& record, const absl::Status& stat
   output_locks_.erase(record.number);  // what is there now may not be what is there then
   phase_ = Phase::kPutOff;
   const Nanos pause = begin_tries_.Failed(Now());
-  registry_.Report(record, absl::StrCat(status.message(),
-                                        ": the job waits and keeps what it has trained; the next "
-                                        "try is in ",
-                                        FormatDuration(pause), ", or now with `resume`"));
+  registry_.Report(record, absl::StrCat(status.message(), runner::kWaitsAndKeeps, "; ",
+                                        runner::NextTryText(pause)));
   SetState(record, store::JobState::kWaiting);
   NotifyWatchers(Now());
 }

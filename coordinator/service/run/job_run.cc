@@ -23,7 +23,6 @@ constexpr size_t kTimelineEntriesPerLane = 8192;
 constexpr Nanos kStopWithoutAnyProcess = Seconds(2);
 constexpr Nanos kStopWithoutAllProcesses = Seconds(10);
 constexpr Nanos kStopWhileRecovering = Seconds(30);
-constexpr char kWaits[] = ": the job waits and keeps what it has trained";
 
 runner::RunnerOptions OptionsOf(const RunSetup& setup, const plan::MachineSpec& machine,
                                 const ipc::Segment& segment) {
@@ -170,8 +169,8 @@ void JobRun::OnJobReady(const Member& member, int code, const std::string& messa
 
 void JobRun::SetUpLater(const Member& member, const absl::Status& status) {
   const Nanos pause = gathering_.OnRefused(member.id, deadline_clock_->Now());
-  events_.report(absl::StrCat(status.message(), kWaits, "; the next try is in ",
-                              FormatDuration(pause), ", or now with `resume`"));
+  events_.report(
+      absl::StrCat(status.message(), runner::kWaitsAndKeeps, "; ", runner::NextTryText(pause)));
   events_.state_changed();
 }
 
@@ -226,7 +225,7 @@ void JobRun::WatchForMissing(Nanos now) {
         absl::StrCat(DebugString(awaited.front()), " has not been there for ",
                      FormatDuration(Gathering::kDeadline), "; its log says why");
     if (!HoldsSteps()) return End(absl::DeadlineExceededError(missing));
-    events_.report(absl::StrCat(missing, kWaits));
+    events_.report(absl::StrCat(missing, runner::kWaitsAndKeeps));
   }
   misses_process_ = late;
   events_.state_changed();

@@ -76,9 +76,8 @@ absl::Status OutputFiles::WriteEnd(store::JobRecord& record) {
 
 void OutputFiles::PutEndOff(const store::JobRecord& record, const absl::Status& status, Nanos now) {
   const Nanos pause = end_tries_.Failed(now);
-  registry_->Report(record,
-                    absl::StrCat(status.message(), ": all else is written; the next try is in ",
-                                 FormatDuration(pause), ", or now with `resume`"));
+  registry_->Report(record, absl::StrCat(status.message(), ": all else is written; ",
+                                         runner::NextTryText(pause)));
 }
 
 }  // namespace harmony::service
