@@ -20,12 +20,14 @@ inline constexpr char kLayerNorm[] = "harmony::layer_norm";
 inline constexpr char kLayerNormBackward[] = "harmony::layer_norm_backward";
 inline constexpr char kLinearCrossEntropy[] = "harmony::linear_cross_entropy";
 inline constexpr char kProduct[] = "harmony::product";
+inline constexpr char kRmsNorm[] = "harmony::rms_norm";
+inline constexpr char kRmsNormBackward[] = "harmony::rms_norm_backward";
 
 // Pointers, for UBSan lets no text made of one be a constant.
-inline constexpr std::array<const char*, 11> kOwnOperators = {
-    kAttention, kAttentionBackward, kBatchNorm, kBatchNormBackward, kDropoutMask,
-    kGroupNorm, kGroupNormBackward, kLayerNorm, kLayerNormBackward, kLinearCrossEntropy,
-    kProduct};
+inline constexpr std::array<const char*, 13> kOwnOperators = {
+    kAttention, kAttentionBackward, kBatchNorm,      kBatchNormBackward, kDropoutMask,
+    kGroupNorm, kGroupNormBackward, kLayerNorm,      kLayerNormBackward, kLinearCrossEntropy,
+    kProduct,   kRmsNorm,           kRmsNormBackward};
 inline bool IsOwnOperator(absl::string_view name) {
   return std::find(kOwnOperators.begin(), kOwnOperators.end(), name) != kOwnOperators.end();
 }

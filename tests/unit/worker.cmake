@@ -1,6 +1,6 @@
 harmony_test(worker_layers_test
   SOURCES worker/layers/layer_chain_test.cc
-  DEPS harmony_worker_layers LABELS pure)
+  DEPS harmony_worker_kernels harmony_worker_layers LABELS pure)
 if(HARMONY_WITH_TORCH)
   harmony_test(worker_graphs_test
     SOURCES worker/graphs/exported_fixture.cc worker/graphs/exported_step.cc worker/graphs/graph_compute.cc

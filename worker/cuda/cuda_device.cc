@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/cuda/kernels.h"
+#include "worker/cuda/row_kernels.h"
 #include "worker/cuda/workspace_allocator.h"
 
 namespace harmony::worker::cuda {
@@ -174,6 +175,8 @@ void CudaDevice::CheckFinite(const DeviceTensor& tensor, int tag) {
       return;  // this device computes in no other floating-point type
   }
 }
+
+const RowKernels& CudaDevice::row_kernels() const { return CudaRowKernels(); }
 
 absl::StatusOr<int> CudaDevice::Synchronize() {
   int found = -1;

@@ -33,6 +33,7 @@ class CudaDevice : public ComputeDevice {
   void Convert(const DeviceTensor& from, const DeviceTensor& to) override;
   void Add(const DeviceTensor& from, const DeviceTensor& to, DType type) override;
   void CheckFinite(const DeviceTensor& tensor, int tag) override;
+  const RowKernels& row_kernels() const override;
   absl::StatusOr<int> Synchronize() override;
   absl::Status Write(DeviceAddress to, absl::Span<const std::byte> from) override;
   absl::Status Read(DeviceAddress from, absl::Span<std::byte> to) override;

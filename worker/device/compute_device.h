@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "common/base/units.h"
 #include "worker/device/device_tensor.h"
+#include "worker/kernels/row_kernels.h"
 
 namespace harmony::worker {
 
@@ -70,6 +71,9 @@ class ComputeDevice {
   // Looks for a value that is infinite or not a number in a tensor of floating-point numbers. The
   // answer comes from Synchronize, under the caller's `tag` (from 0 on).
   virtual void CheckFinite(const DeviceTensor& tensor, int tag) = 0;
+
+  // Loops over rows in this device's memory, for layers.
+  virtual const RowKernels& row_kernels() const = 0;
 
   // Waits for all that was started. The tag of the first check since the last Synchronize that
   // found something, -1 when there is none; an error when queued work failed.

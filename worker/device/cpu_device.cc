@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/device/cpu_memory.h"
+#include "worker/kernels/cpu_row_kernels.h"
 
 namespace harmony::worker {
 namespace {
@@ -115,6 +116,8 @@ void CpuDevice::Add(const DeviceTensor& from, const DeviceTensor& to, DType type
 void CpuDevice::CheckFinite(const DeviceTensor& tensor, int tag) {
   if (first_bad_ < 0 && !HoldsFiniteValues(tensor)) first_bad_ = tag;
 }
+
+const RowKernels& CpuDevice::row_kernels() const { return CpuRowKernels(); }
 
 absl::StatusOr<int> CpuDevice::Synchronize() { return std::exchange(first_bad_, -1); }
 

@@ -7,8 +7,6 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include <optional>
-#include <tuple>
 #include <vector>
 
 #include "common/base/units.h"
@@ -35,20 +33,39 @@ std::vector<int32_t> LabelsOf(const at::Tensor& labels, int64_t ignored, int64_t
   return made;
 }
 
-LinearCrossEntropyResults LinearCrossEntropy(const at::Tensor& rows_of_x,
-                                             const at::Tensor& given_weight,
+void Check(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+           const at::Tensor& labels, const at::Tensor& scale) {
+  TORCH_CHECK(IsMatrix(x) && IsMatrix(weight) && x.size(1) == weight.size(1) && weight.size(0) > 0,
+              "x is ", x.sizes(), ", the weight ", weight.sizes());
+  TORCH_CHECK(BiasFits(bias, weight.size(0)), "the bias does not fit a weight of ", weight.sizes());
+  TORCH_CHECK(labels.scalar_type() == at::kLong && labels.dim() == 1 && labels.size(0) == x.size(0),
+              "the labels are ", labels.scalar_type(), " ", labels.sizes(), " for ", x.sizes());
+  TORCH_CHECK(scale.scalar_type() == at::kFloat && scale.numel() == 1, "the scale is no number");
+}
+
+LinearCrossEntropyResults LinearCrossEntropy(const at::Tensor& x, const at::Tensor& weight,
                                              const std::optional<at::Tensor>& bias,
-                                             const at::Tensor& given_labels, int64_t ignored,
+                                             const at::Tensor& labels, int64_t ignored,
                                              const at::Tensor& scale) {
-  CheckLinearCrossEntropy(rows_of_x, given_weight, bias, given_labels, scale);
+  return LinearCrossEntropyBy(CpuPrimitives(), x, weight, bias, labels, ignored, scale);
+}
+
+}  // namespace
+
+LinearCrossEntropyResults LinearCrossEntropyBy(const Primitives& with, const at::Tensor& rows_of_x,
+                                               const at::Tensor& given_weight,
+                                               const std::optional<at::Tensor>& bias,
+                                               const at::Tensor& given_labels, int64_t ignored,
+                                               const at::Tensor& scale) {
+  Check(rows_of_x, given_weight, bias, given_labels, scale);
   const at::Tensor x = rows_of_x.contiguous(), weight = given_weight.contiguous();
   const int64_t classes = weight.size(0);
-  std::vector<int32_t> labels = LabelsOf(given_labels, ignored, classes);
+  std::vector<int32_t> labels = LabelsOf(given_labels.cpu(), ignored, classes);
   LinearLoss linear;
   linear.x = x;
   linear.weight = weight;
   if (bias.has_value()) linear.bias = *bias;
-  linear.labels = at::from_blob(labels.data(), {x.size(0)}, at::kInt);
+  linear.labels = at::from_blob(labels.data(), {x.size(0)}, at::kInt).to(x.device());
   linear.chunk_rows = LossChunkRows(classes);
   linear.scale = scale.item<float>();
   linear.x_gradient = at::empty_like(x);
@@ -56,22 +73,9 @@ LinearCrossEntropyResults LinearCrossEntropy(const at::Tensor& rows_of_x,
   if (x.size(0) == 0) linear.weight_gradient.zero_();
   linear.sets_weight_gradient = true;
   linear.bias_gradient = at::zeros({bias.has_value() ? classes : 0}, x.options());
-  const double loss = CpuPrimitives().RunLinearLoss(linear);
+  const double loss = with.RunLinearLoss(linear);
   return {at::full({}, static_cast<float>(loss), x.options()), linear.x_gradient,
           linear.weight_gradient, linear.bias_gradient};
-}
-
-}  // namespace
-
-void CheckLinearCrossEntropy(const at::Tensor& x, const at::Tensor& weight,
-                             const std::optional<at::Tensor>& bias, const at::Tensor& labels,
-                             const at::Tensor& scale) {
-  TORCH_CHECK(IsMatrix(x) && IsMatrix(weight) && x.size(1) == weight.size(1) && weight.size(0) > 0,
-              "x is ", x.sizes(), ", the weight ", weight.sizes());
-  TORCH_CHECK(BiasFits(bias, weight.size(0)), "the bias does not fit a weight of ", weight.sizes());
-  TORCH_CHECK(labels.scalar_type() == at::kLong && labels.dim() == 1 && labels.size(0) == x.size(0),
-              "the labels are ", labels.scalar_type(), " ", labels.sizes(), " for ", x.sizes());
-  TORCH_CHECK(scale.scalar_type() == at::kFloat && scale.numel() == 1, "the scale is no number");
 }
 
 int64_t LossChunkRows(int64_t classes) { return model::LossChunkRows(classes, kLogits); }

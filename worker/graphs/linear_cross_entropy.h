@@ -10,7 +10,13 @@
 // entropies of the labels that are not `ignored`, and the gradients of `scale` times that by x,
 // weight and bias (without one: of no elements).
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "worker/models/primitives.h"
 
 namespace torch {
 class Library;
@@ -20,6 +26,15 @@ namespace harmony::worker {
 
 // The rows of a chunk: a power of two, which the export counts the same.
 int64_t LossChunkRows(int64_t classes);
+
+using LinearCrossEntropyResults = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+// The operator, by what the device of its arguments computes by. Throws c10::Error where they do
+// not fit each other.
+LinearCrossEntropyResults LinearCrossEntropyBy(const Primitives& with, const at::Tensor& x,
+                                               const at::Tensor& weight,
+                                               const std::optional<at::Tensor>& bias,
+                                               const at::Tensor& labels, int64_t ignored,
+                                               const at::Tensor& scale);
 
 void DefineLinearCrossEntropy(torch::Library& library);
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/native_batch_norm_backward.h>
 #include <ATen/ops/native_group_norm.h>
 #include <ATen/ops/native_group_norm_backward.h>
@@ -10,40 +11,34 @@
 #include <torch/library.h>
 
 #include <array>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
+#include "worker/graphs/operator_parts.h"
+
 namespace harmony::worker {
 namespace {
-
-using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-// The type of the parameters; without any, the input's.
-at::ScalarType ParameterType(const at::Tensor& input, const std::optional<at::Tensor>& weight,
-                             const std::optional<at::Tensor>& bias) {
-  if (weight.has_value()) return weight->scalar_type();
-  return bias.has_value() ? bias->scalar_type() : input.scalar_type();
-}
 
 // What a kernel is to read a tensor as: only the CPU's take an input narrower than the parameters.
 at::Tensor Readable(const at::Tensor& tensor, at::ScalarType parameters) {
   return tensor.is_cpu() ? tensor : tensor.to(parameters);
 }
 
-Results LayerNorm(const at::Tensor& input, at::IntArrayRef shape,
-                  const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
-                  double eps) {
-  const at::ScalarType parameters = ParameterType(input, weight, bias);
+NormResults LayerNorm(const at::Tensor& input, at::IntArrayRef shape,
+                      const std::optional<at::Tensor>& weight,
+                      const std::optional<at::Tensor>& bias, double eps) {
+  const at::ScalarType parameters = NormParameterType(input, weight, bias);
   const auto [made, mean, deviation] =
       at::native_layer_norm(Readable(input, parameters), shape, weight, bias, eps);
   return {made.to(input.scalar_type()), mean.to(at::kFloat), deviation.to(at::kFloat)};
 }
 
-Results LayerNormBackward(const at::Tensor& gradient, const at::Tensor& input,
-                          at::IntArrayRef shape, const at::Tensor& mean,
-                          const at::Tensor& deviation, const std::optional<at::Tensor>& weight,
-                          const std::optional<at::Tensor>& bias, std::array<bool, 3> wanted) {
-  const at::ScalarType parameters = ParameterType(input, weight, bias);
+NormResults LayerNormBackward(const at::Tensor& gradient, const at::Tensor& input,
+                              at::IntArrayRef shape, const at::Tensor& mean,
+                              const at::Tensor& deviation, const std::optional<at::Tensor>& weight,
+                              const std::optional<at::Tensor>& bias, std::array<bool, 3> wanted) {
+  const at::ScalarType parameters = NormParameterType(input, weight, bias);
   // They came from this type, which loses nothing.
   const at::ScalarType statistics = input.is_cpu() ? parameters : at::kFloat;
   auto [of_input, of_weight, of_bias] = at::native_layer_norm_backward(
@@ -53,21 +48,21 @@ Results LayerNormBackward(const at::Tensor& gradient, const at::Tensor& input,
   return {of_input, of_weight, of_bias};
 }
 
-Results GroupNorm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
-                  const std::optional<at::Tensor>& bias, int64_t samples, int64_t channels,
-                  int64_t size, int64_t groups, double eps) {
-  const at::ScalarType parameters = ParameterType(input, weight, bias);
+NormResults GroupNorm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                      const std::optional<at::Tensor>& bias, int64_t samples, int64_t channels,
+                      int64_t size, int64_t groups, double eps) {
+  const at::ScalarType parameters = NormParameterType(input, weight, bias);
   const auto [made, mean, deviation] = at::native_group_norm(
       Readable(input, parameters), weight, bias, samples, channels, size, groups, eps);
   return {made.to(input.scalar_type()), mean, deviation};
 }
 
 // The statistics have the parameters' type.
-Results GroupNormBackward(const at::Tensor& gradient, const at::Tensor& input,
-                          const at::Tensor& mean, const at::Tensor& deviation,
-                          const std::optional<at::Tensor>& weight, int64_t samples,
-                          int64_t channels, int64_t size, int64_t groups,
-                          std::array<bool, 3> wanted) {
+NormResults GroupNormBackward(const at::Tensor& gradient, const at::Tensor& input,
+                              const at::Tensor& mean, const at::Tensor& deviation,
+                              const std::optional<at::Tensor>& weight, int64_t samples,
+                              int64_t channels, int64_t size, int64_t groups,
+                              std::array<bool, 3> wanted) {
   const at::ScalarType parameters = mean.scalar_type();
   auto [of_input, of_weight, of_bias] = at::native_group_norm_backward(
       Readable(gradient, parameters), Readable(input, parameters), mean, deviation, weight, samples,
@@ -76,21 +71,21 @@ Results GroupNormBackward(const at::Tensor& gradient, const at::Tensor& input,
   return {of_input, of_weight, of_bias};
 }
 
-Results BatchNorm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
-                  const std::optional<at::Tensor>& bias, bool training, double momentum,
-                  double eps) {
+NormResults BatchNorm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                      const std::optional<at::Tensor>& bias, bool training, double momentum,
+                      double eps) {
   const auto [made, mean, deviation] =
       at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
   return {made, mean.to(at::kFloat), deviation.to(at::kFloat)};
 }
 
-Results BatchNormBackward(const at::Tensor& gradient, const at::Tensor& input,
-                          const std::optional<at::Tensor>& weight,
-                          const std::optional<at::Tensor>& running_mean,
-                          const std::optional<at::Tensor>& running_variance,
-                          const std::optional<at::Tensor>& mean,
-                          const std::optional<at::Tensor>& deviation, bool training, double eps,
-                          std::array<bool, 3> wanted) {
+NormResults BatchNormBackward(const at::Tensor& gradient, const at::Tensor& input,
+                              const std::optional<at::Tensor>& weight,
+                              const std::optional<at::Tensor>& running_mean,
+                              const std::optional<at::Tensor>& running_variance,
+                              const std::optional<at::Tensor>& mean,
+                              const std::optional<at::Tensor>& deviation, bool training, double eps,
+                              std::array<bool, 3> wanted) {
   // The CPU's kernel takes parameters and statistics of one type.
   const auto readable = [&](const std::optional<at::Tensor>& statistics) {
     const bool narrow = input.is_cpu() && weight.has_value() && statistics.has_value();
@@ -100,7 +95,66 @@ Results BatchNormBackward(const at::Tensor& gradient, const at::Tensor& input,
                                         readable(mean), readable(deviation), training, eps, wanted);
 }
 
+// As eager PyTorch computes it on the CPU, operation by operation: the same bits.
+RmsNormResults RmsNorm(const at::Tensor& input, const at::Tensor& weight, double eps) {
+  CheckRmsNorm(input, weight);
+  at::Tensor wide = input.to(at::kFloat);
+  const at::Tensor rstd = wide.pow(2).mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
+  wide = wide.is_same(input) ? wide.mul(rstd) : wide.mul_(rstd);
+  return {at::mul(weight, wide.to(input.scalar_type())), rstd};
+}
+
+// The same. What autograd adds up over dimensions is added up over all but the last.
+RmsNormResults RmsNormBackward(const at::Tensor& gradient, const at::Tensor& input,
+                               const at::Tensor& weight, const at::Tensor& rstd,
+                               const std::optional<at::Tensor>& other) {
+  CheckRmsNormBackward(gradient, input, weight, rstd, other);
+  const at::Tensor wide = input.to(at::kFloat);
+  at::DimVector rows(static_cast<size_t>(input.dim() - 1));
+  std::iota(rows.begin(), rows.end(), 0);
+  at::Tensor of_weight = at::mul(gradient, wide.mul(rstd).to(input.scalar_type()));
+  of_weight = rows.empty() ? of_weight : of_weight.sum(rows);
+  at::Tensor along = at::mul(gradient, weight).to(at::kFloat);
+  const at::Tensor of_squares = along.mul(wide)
+                                    .sum(-1, /*keepdim=*/true)
+                                    .mul_(-0.5)
+                                    .mul_(rstd.pow(3))
+                                    .div_(static_cast<double>(input.size(-1)));
+  along.mul_(rstd);
+  if (other.has_value()) along.add_(*other);
+  at::Tensor twice = wide.is_same(input) ? wide.mul(2.0) : at::Tensor(wide).mul_(2.0);
+  return {along.add_(twice.mul_(of_squares)).to(input.scalar_type()), of_weight};
+}
+
 }  // namespace
+
+at::ScalarType NormParameterType(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                                 const std::optional<at::Tensor>& bias) {
+  if (weight.has_value()) return weight->scalar_type();
+  return bias.has_value() ? bias->scalar_type() : input.scalar_type();
+}
+
+void CheckRmsNorm(const at::Tensor& input, const at::Tensor& weight) {
+  TORCH_CHECK(input.dim() > 0 && weight.dim() == 1 && weight.size(0) == input.size(-1) &&
+                  input.size(-1) > 0 && weight.scalar_type() == input.scalar_type(),
+              "rows of ", input.scalar_type(), " ", input.sizes(), ", a weight of ",
+              weight.scalar_type(), " ", weight.sizes());
+}
+
+void CheckRmsNormBackward(const at::Tensor& gradient, const at::Tensor& input,
+                          const at::Tensor& weight, const at::Tensor& rstd,
+                          const std::optional<at::Tensor>& other) {
+  CheckRmsNorm(input, weight);
+  const auto like_input = [&](const at::Tensor& tensor) {
+    return tensor.sizes() == input.sizes() && tensor.scalar_type() == input.scalar_type();
+  };
+  TORCH_CHECK(like_input(gradient) && (!other.has_value() || like_input(*other)),
+              "gradients are like the input, ", input.scalar_type(), " ", input.sizes());
+  TORCH_CHECK(rstd.scalar_type() == at::kFloat && rstd.dim() == input.dim() &&
+                  rstd.numel() * input.size(-1) == input.numel(),
+              "the numbers of rows are ", rstd.scalar_type(), " ", rstd.sizes(), ", of ",
+              input.sizes());
+}
 
 void DefineNorms(torch::Library& library) {
   const auto define = [&](const char* schema, const char* name, auto function) {
@@ -123,6 +177,12 @@ void DefineNorms(torch::Library& library) {
       "group_norm_backward(Tensor gradient, Tensor input, Tensor mean, Tensor rstd, Tensor? "
       "weight, int N, int C, int HxW, int group, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
       "group_norm_backward", TORCH_FN(GroupNormBackward));
+  define("rms_norm(Tensor input, Tensor weight, float eps) -> (Tensor, Tensor)", "rms_norm",
+         TORCH_FN(RmsNorm));
+  define(
+      "rms_norm_backward(Tensor gradient, Tensor input, Tensor weight, Tensor rstd, Tensor? other) "
+      "-> (Tensor, Tensor)",
+      "rms_norm_backward", TORCH_FN(RmsNormBackward));
   define(
       "batch_norm(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum, float "
       "eps) -> (Tensor, Tensor, Tensor)",

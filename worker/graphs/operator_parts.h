@@ -34,10 +34,16 @@ inline bool BiasFits(const std::optional<at::Tensor>& bias, int64_t columns) {
          (bias->scalar_type() == at::kFloat && bias->dim() == 1 && bias->size(0) == columns);
 }
 
-using LinearCrossEntropyResults = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-// Throws c10::Error when the operator's arguments do not fit each other.
-void CheckLinearCrossEntropy(const at::Tensor& x, const at::Tensor& weight,
-                             const std::optional<at::Tensor>& bias, const at::Tensor& labels,
-                             const at::Tensor& scale);
+// Three results, of norms that have a mean, and two.
+using NormResults = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using RmsNormResults = std::tuple<at::Tensor, at::Tensor>;
+// The type of the parameters; without any, the input's.
+at::ScalarType NormParameterType(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                                 const std::optional<at::Tensor>& bias);
+// Throw c10::Error where the arguments of harmony::rms_norm, or of its backward, do not fit.
+void CheckRmsNorm(const at::Tensor& input, const at::Tensor& weight);
+void CheckRmsNormBackward(const at::Tensor& gradient, const at::Tensor& input,
+                          const at::Tensor& weight, const at::Tensor& rstd,
+                          const std::optional<at::Tensor>& other);
 
 }  // namespace harmony::worker

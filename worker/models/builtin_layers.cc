@@ -41,7 +41,7 @@ struct BuiltinModel {
         options(options),
         device(device),
         portable(options.portable || device.target().kind != LayerTarget::Kind::kCpu
-                     ? MakePortablePrimitives(device.target())
+                     ? MakePortablePrimitives(device.target(), device.row_kernels())
                      : nullptr),
         with(portable ? *portable : CpuPrimitives()),
         block(MakeBlock(with, options.config)) {}

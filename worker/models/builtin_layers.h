@@ -1,7 +1,8 @@
 #pragma once
 
 // The layers of the built-in families (gpt2, llama and its relatives): on the CPU by LibTorch's
-// operations and the kernels of this folder, on other devices by LibTorch's operations alone.
+// operations and the kernels of this folder, on other devices by LibTorch's operations and the
+// device's row kernels.
 
 #include <cstdint>
 
@@ -20,7 +21,7 @@ struct BuiltinLayerOptions {
   // Where it is false, and on other devices than the CPU, forwards run one microbatch after the
   // other.
   bool rows_independent = gemm::RowsIndependent();
-  // Tests of what other devices compute: on the CPU too by LibTorch's operations alone.
+  // Tests of what other devices compute: on the CPU, too, as there.
   bool portable = false;
 };
 

@@ -2,6 +2,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/sum.h>
@@ -10,6 +11,7 @@
 #include <numeric>
 #include <utility>
 
+#include "worker/models/functional.h"
 #include "worker/models/gemm.h"
 #include "worker/models/heads.h"
 #include "worker/models/kernels.h"
@@ -65,6 +67,11 @@ class CpuKernels : public Primitives {
   AttentionGradients AttentionBackward(const at::Tensor& dy, const at::Tensor& q,
                                        const at::Tensor& k, const at::Tensor& v,
                                        const AttentionSaved& saved) const override;
+
+  void Gated(at::Tensor& out, const at::Tensor& gate, const at::Tensor& up,
+             model::Activation activation, int64_t rows) const override;
+  void GatedBackward(at::Tensor& gradient, at::Tensor& dup, const at::Tensor& gate,
+                     const at::Tensor& up, model::Activation activation) const override;
 
   void Rotate(at::Tensor& rows, const RopeTables& tables, BatchShape shape,
               bool inverse) const override {
@@ -208,6 +215,31 @@ AttentionGradients CpuKernels::AttentionBackward(const at::Tensor& dy, const at:
   sum.dk = sum.dk.to(k.scalar_type());
   sum.dv = sum.dv.to(v.scalar_type());
   return sum;
+}
+
+void CpuKernels::Gated(at::Tensor& out, const at::Tensor& gate, const at::Tensor& up,
+                       model::Activation activation, int64_t rows) const {
+  if (out.is_same(gate)) {
+    functional::ActivateInPlace(out, activation, rows);
+  } else {
+    functional::Activate(out, gate, activation);
+  }
+  out.mul_(up);
+}
+
+void CpuKernels::GatedBackward(at::Tensor& gradient, at::Tensor& dup, const at::Tensor& gate,
+                               const at::Tensor& up, model::Activation activation) const {
+  // By stretches of rows: only a stretch of activations exists. The workspace that a plan has for
+  // it is of so many (transformer_costs.cc, kStretchRows).
+  constexpr int64_t kStretch = 64;
+  for (int64_t begin = 0; begin < gradient.size(0); begin += kStretch) {
+    const int64_t count = std::min(kStretch, gradient.size(0) - begin);
+    at::Tensor part = dup.narrow(0, begin, count), activated;
+    functional::Activate(activated, gate.narrow(0, begin, count), activation);
+    at::mul_out(part, gradient.narrow(0, begin, count), activated);
+  }
+  gradient.mul_(up);
+  functional::ActivateBackwardInPlace(gradient, gate, activation);
 }
 
 double CpuKernels::RunLinearLoss(LinearLoss& loss) const {

@@ -4,9 +4,6 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mul.h>
-
-#include <algorithm>
 
 #include "common/model/families/causal_lm.h"
 #include "worker/models/block.h"
@@ -153,45 +150,30 @@ class LlamaBlock : public Block {
     with_.Norm(saved.normed2, saved.middle, Norm(params, "post_attention_layernorm"), saved.norm2);
     functional::Linear(with_, saved.gate, saved.normed2, params.Linear("mlp.gate_proj", false));
     functional::Linear(with_, saved.up, saved.normed2, params.Linear("mlp.up_proj", false));
-    if (keep) {
-      functional::Activate(saved.gated, saved.gate, config_.activation);
-    } else {
+    if (!keep) {
       saved.normed2.reset();
-      saved.gated = std::move(saved.gate);
-      functional::ActivateInPlace(saved.gated, config_.activation, shape.microbatch_rows());
+      saved.gated = saved.gate;
     }
-    saved.gated.mul_(saved.up);
-    if (!keep) saved.up.reset();
+    with_.Gated(saved.gated, saved.gate, saved.up, config_.activation, shape.microbatch_rows());
+    if (!keep) {
+      saved.gate.reset();
+      saved.up.reset();
+    }
     if (y.defined())
       functional::LinearResidual(with_, y, saved.middle, saved.gated,
                                  params.Linear("mlp.down_proj", false));
-  }
-
-  // out = x * activation(gate), by stretches of rows: only a stretch of activations exists.
-  void MultiplyActivated(at::Tensor& out, const at::Tensor& x, const at::Tensor& gate) const {
-    // The workspace that a plan has for it is of so many (transformer_costs.cc, kStretchRows).
-    constexpr int64_t kStretch = 64;
-    for (int64_t begin = 0; begin < x.size(0); begin += kStretch) {
-      const int64_t count = std::min(kStretch, x.size(0) - begin);
-      at::Tensor part = out.narrow(0, begin, count), activated;
-      functional::Activate(activated, gate.narrow(0, begin, count), config_.activation);
-      at::mul_out(part, x.narrow(0, begin, count), activated);
-    }
   }
 
   void BackwardMlp(const LayerParams& params, const at::Tensor& dy, LlamaSaved& saved,
                    at::Tensor& dx) const {
     const LinearParam down = params.Linear("mlp.down_proj", false);
     functional::LinearWeightGradient(with_, dy, saved.gated, down);
-    at::Tensor dgated = functional::LinearInputGradient(with_, dy, down);
+    at::Tensor dgate = functional::LinearInputGradient(with_, dy, down);  // of the product yet
     at::Tensor dup = saved.gated;  // its values are not needed any more
     saved.gated.reset();
-    MultiplyActivated(dup, dgated, saved.gate);
-    at::Tensor dgate = dgated.mul_(saved.up);
-    saved.up.reset();
-    functional::ActivateBackwardInPlace(dgate, saved.gate, config_.activation);
+    with_.GatedBackward(dgate, dup, saved.gate, saved.up, config_.activation);
     saved.gate.reset();
-    dgated.reset();
+    saved.up.reset();
 
     const LinearParam gate = params.Linear("mlp.gate_proj", false);
     const LinearParam up = params.Linear("mlp.up_proj", false);

@@ -1,13 +1,10 @@
-// What fp32 copies are needed for exists for a stretch of rows at a time, so that a task needs
-// about the workspace that the CPU's kernels need.
-
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
+#include "worker/kernels/row_kernels.h"
 #include "worker/models/fused_attention.h"
 #include "worker/models/gemm.h"
 #include "worker/models/heads.h"
@@ -16,20 +13,64 @@
 namespace harmony::worker {
 namespace {
 
-// Numbers of a stretch, but for rows that are longer alone.
-constexpr int64_t kStretch = int64_t{1} << 20;
-
-// Calls run(begin, count) for stretches of rows that are so wide.
-void ForRows(int64_t rows, int64_t width, absl::FunctionRef<void(int64_t, int64_t)> run) {
-  const int64_t most = std::max<int64_t>(kStretch / std::max<int64_t>(width, 1), 1);
-  for (int64_t begin = 0; begin < rows; begin += most) run(begin, std::min(most, rows - begin));
+Number NumberOf(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16,
+              "these layers compute in no ", tensor.scalar_type());
+  return tensor.scalar_type() == at::kFloat ? Number::kF32 : Number::kBf16;
 }
 
-at::Tensor Wide(const at::Tensor& tensor) { return tensor.to(at::kFloat); }
+// Where a tensor's numbers are.
+void* Numbers(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.is_contiguous(), "row kernels take contiguous tensors");
+  return tensor.mutable_data_ptr();
+}
+float* Floats(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr;
+}
+
+// For sums over rows, of which there are so many.
+at::Tensor ScratchFor(const at::Tensor& rows_of, int64_t width, int64_t sums) {
+  const RowParts parts(rows_of.numel() / width, width);
+  return at::empty({parts.parts * width * sums}, rows_of.options().dtype(at::kFloat));
+}
+
+Gate GateOf(model::Activation activation) {
+  switch (activation) {
+    case model::Activation::kSilu:
+      return Gate::kSilu;
+    case model::Activation::kRelu:
+      return Gate::kRelu;
+    case model::Activation::kGelu:
+      return Gate::kGelu;
+    case model::Activation::kGeluTanh:
+      return Gate::kGeluTanh;
+  }
+  return Gate::kSilu;
+}
+
+GatedRows Describe(const at::Tensor& gate, const at::Tensor& up, model::Activation activation) {
+  return {NumberOf(gate), GateOf(activation), gate.numel(), Numbers(gate), Numbers(up)};
+}
+
+NormRows Describe(const at::Tensor& x, const NormParam& param, const NormSaved& saved) {
+  NormRows norm;
+  norm.width = x.size(-1);
+  norm.rows = x.numel() / norm.width;
+  norm.centred = param.bias.weight.defined();
+  norm.epsilon = static_cast<float>(param.epsilon);
+  norm.type = NumberOf(x);
+  norm.parameters = NumberOf(param.weight.weight);
+  norm.x = Numbers(x);
+  norm.weight = Numbers(param.weight.weight);
+  if (norm.centred) norm.bias = Numbers(param.bias.weight);
+  norm.mean = Floats(saved.mean);
+  norm.rstd = Floats(saved.rstd);
+  return norm;
+}
 
 class Portable : public Primitives {
  public:
-  explicit Portable(LayerTarget target) : Primitives(target) {}
+  Portable(LayerTarget target, const RowKernels& kernels) : Primitives(target), kernels_(kernels) {}
 
   void MatMul(at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
               bool accumulate) const override;
@@ -43,6 +84,10 @@ class Portable : public Primitives {
   AttentionGradients AttentionBackward(const at::Tensor& dy, const at::Tensor& q,
                                        const at::Tensor& k, const at::Tensor& v,
                                        const AttentionSaved& saved) const override;
+  void Gated(at::Tensor& out, const at::Tensor& gate, const at::Tensor& up,
+             model::Activation activation, int64_t rows) const override;
+  void GatedBackward(at::Tensor& gradient, at::Tensor& dup, const at::Tensor& gate,
+                     const at::Tensor& up, model::Activation activation) const override;
   void Rotate(at::Tensor& rows, const RopeTables& tables, BatchShape shape,
               bool inverse) const override;
   int64_t GatherRows(const at::Tensor& table, const at::Tensor& ids, at::Tensor& y) const override;
@@ -53,8 +98,7 @@ class Portable : public Primitives {
   double RunLinearLoss(LinearLoss& loss) const override;
 
  private:
-  // Of the logits in place: the gradients; returns the sum of the losses, fp64, on the device.
-  at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& labels, float scale) const;
+  const RowKernels& kernels_;
 };
 
 void Portable::MatMul(at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
@@ -71,62 +115,46 @@ void Portable::MatMul(at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
 }
 
 void Portable::AddSumOfRows(at::Tensor& sums, const at::Tensor& dy) const {
-  ForRows(dy.size(0), dy.size(1), [&](int64_t begin, int64_t count) {
-    sums.add_(Wide(dy.narrow(0, begin, count)).sum(0));
-  });
+  const at::Tensor scratch = ScratchFor(dy, dy.size(1), 1);
+  kernels_.AddSumOfRows(NumberOf(dy), Numbers(dy), dy.size(0), dy.size(1), Floats(scratch),
+                        Floats(sums));
 }
 
 void Portable::Norm(at::Tensor& y, const at::Tensor& x, const NormParam& param,
                     NormSaved& saved) const {
+  const int64_t rows = x.numel() / x.size(-1);
   const bool centred = param.bias.weight.defined();
-  const int64_t width = x.size(-1), rows = x.numel() / width;
   const at::TensorOptions statistics = x.options().dtype(at::kFloat);
   if (!y.defined()) y = at::empty_like(x);
   if (centred && !saved.mean.defined()) saved.mean = at::empty({rows, 1}, statistics);
   if (!saved.rstd.defined()) {
     saved.rstd = at::empty(centred ? at::IntArrayRef{rows, 1} : at::IntArrayRef{rows}, statistics);
   }
-  const at::Tensor weight = Wide(param.weight.weight);
-  const at::Tensor from = x.view({rows, width}), to = y.view({rows, width});
-  const at::Tensor rstds = saved.rstd.view({rows, 1});
-  ForRows(rows, width, [&](int64_t begin, int64_t count) {
-    at::Tensor part = at::empty({count, width}, statistics).copy_(from.narrow(0, begin, count));
-    if (centred) {
-      at::Tensor mean = saved.mean.narrow(0, begin, count);
-      mean.copy_(part.mean(-1, /*keepdim=*/true));
-      part.sub_(mean);
-    }
-    at::Tensor rstd = rstds.narrow(0, begin, count);
-    rstd.copy_(part.square().mean(-1, /*keepdim=*/true).add_(param.epsilon).rsqrt_());
-    part.mul_(rstd).mul_(weight);
-    if (centred) part.add_(Wide(param.bias.weight));
-    to.narrow(0, begin, count).copy_(part);
-  });
+  kernels_.Norm(Describe(x, param, saved), Numbers(y));
 }
 
 at::Tensor Portable::NormBackward(at::Tensor dy, const at::Tensor& x, const NormParam& param,
                                   const NormSaved& saved) const {
   const bool centred = param.bias.weight.defined();
-  const int64_t width = x.size(-1), rows = x.numel() / width;
-  at::Tensor weight_gradient = param.weight.gradient, bias_gradient = param.bias.gradient;
-  const at::Tensor weight = Wide(param.weight.weight);
-  const at::Tensor from = x.view({rows, width}), gradients = dy.view({rows, width});
-  ForRows(rows, width, [&](int64_t begin, int64_t count) {
-    const at::Tensor rstd = saved.rstd.view({rows, 1}).narrow(0, begin, count);
-    const at::TensorOptions wide = rstd.options();
-    at::Tensor normed = at::empty({count, width}, wide).copy_(from.narrow(0, begin, count));
-    if (centred) normed.sub_(saved.mean.view({rows, 1}).narrow(0, begin, count));
-    normed.mul_(rstd);
-    at::Tensor gradient = at::empty({count, width}, wide).copy_(gradients.narrow(0, begin, count));
-    weight_gradient.add_(gradient.mul(normed).sum(0));
-    if (centred) bias_gradient.add_(gradient.sum(0));
-    gradient.mul_(weight);
-    const at::Tensor along = gradient.mul(normed).mean(-1, /*keepdim=*/true);
-    if (centred) gradient.sub_(gradient.mean(-1, /*keepdim=*/true));
-    gradient.sub_(normed.mul_(along)).mul_(rstd);
-    gradients.narrow(0, begin, count).copy_(gradient);
-  });
+  const at::Tensor scratch = ScratchFor(x, x.size(-1), centred ? 2 : 1);
+  kernels_.NormBackward(Describe(x, param, saved),
+                        {.of_y = Numbers(dy),
+                         .of_x = Numbers(dy),
+                         .scratch = Floats(scratch),
+                         .of_weight = Floats(param.weight.gradient),
+                         .of_bias = centred ? Floats(param.bias.gradient) : nullptr});
   return dy;
+}
+
+void Portable::Gated(at::Tensor& out, const at::Tensor& gate, const at::Tensor& up,
+                     model::Activation activation, int64_t) const {
+  if (!out.defined()) out = at::empty_like(gate);
+  kernels_.Gated(Describe(gate, up, activation), Numbers(out));
+}
+
+void Portable::GatedBackward(at::Tensor& gradient, at::Tensor& dup, const at::Tensor& gate,
+                             const at::Tensor& up, model::Activation activation) const {
+  kernels_.GatedBackward(Describe(gate, up, activation), Numbers(gradient), Numbers(dup));
 }
 
 // Where they are kept, the logarithms of the heads at one position of their groups are one tensor.
@@ -170,28 +198,12 @@ AttentionGradients Portable::AttentionBackward(const at::Tensor& dy, const at::T
 
 void Portable::Rotate(at::Tensor& rows, const RopeTables& tables, BatchShape shape,
                       bool inverse) const {
-  const int64_t half = tables.head_dim / 2;
-  const at::TensorOptions wide = rows.options().dtype(at::kFloat);
-  // The angles are made anew: to keep them would take memory that belongs to nobody's workspace.
-  const at::Tensor frequencies =
-      at::from_blob(const_cast<float*>(tables.frequencies.data()), {half}, at::kFloat).to(device_);
-  const at::Tensor angles =
-      at::arange(shape.tokens, wide).unsqueeze(1).mul(frequencies.unsqueeze(0));
-  const at::Tensor cosines = angles.cos().unsqueeze(1), sines = angles.sin().unsqueeze(1);
-  const at::Tensor heads = rows.view({shape.samples, shape.tokens, -1, 2, half});
-  for (int64_t sample = 0; sample < shape.samples; ++sample) {
-    ForRows(shape.tokens, rows.size(1), [&](int64_t begin, int64_t count) {
-      const at::Tensor part = heads.select(0, sample).narrow(0, begin, count);
-      const at::Tensor first = part.select(2, 0), second = part.select(2, 1);
-      const at::Tensor cosine = cosines.narrow(0, begin, count);
-      const at::Tensor sine =
-          inverse ? sines.narrow(0, begin, count).neg() : sines.narrow(0, begin, count);
-      const at::Tensor x = Wide(first), y = Wide(second);
-      const at::Tensor turned = x.mul(cosine).sub_(y.mul(sine));
-      second.copy_(y.mul(cosine).add_(x.mul(sine)));
-      first.copy_(turned);
-    });
-  }
+  TORCH_CHECK(tables.head_dim / 2 <= Rotation::kMostFrequencies, "heads of ", tables.head_dim,
+              " numbers: rotary embedding is computed for ", 2 * Rotation::kMostFrequencies,
+              " at most");
+  kernels_.Rotate({NumberOf(rows), Numbers(rows), shape.samples, shape.tokens,
+                   rows.size(1) / tables.head_dim, tables.head_dim, tables.frequencies.data(),
+                   inverse});
 }
 
 int64_t Portable::GatherRows(const at::Tensor& table, const at::Tensor& ids, at::Tensor& y) const {
@@ -203,13 +215,9 @@ int64_t Portable::GatherRows(const at::Tensor& table, const at::Tensor& ids, at:
 
 void Portable::ScatterAddRows(at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& dy,
                               int64_t skip) const {
-  ForRows(dy.size(0), dy.size(1), [&](int64_t begin, int64_t count) {
-    const at::Tensor some = ids.narrow(0, begin, count);
-    at::Tensor added = Wide(dy.narrow(0, begin, count));
-    if (skip >= 0) added = added.masked_fill(some.eq(skip).unsqueeze(1), 0);
-    // On a GPU this sorts the ids, and adds up those of a row in their order.
-    gradient.index_put_({some.to(at::kLong)}, added, /*accumulate=*/true);
-  });
+  const auto [sorted, order] = at::sort(ids, std::optional<bool>(true));  // stable
+  kernels_.AddSortedRows({NumberOf(dy), dy.size(0), dy.size(1), sorted.const_data_ptr<int32_t>(),
+                          order.const_data_ptr<int64_t>(), skip, Numbers(dy), Floats(gradient)});
 }
 
 void Portable::AddPositions(at::Tensor& y, const at::Tensor& positions, BatchShape shape) const {
@@ -217,59 +225,39 @@ void Portable::AddPositions(at::Tensor& y, const at::Tensor& positions, BatchSha
 }
 
 void Portable::SumPositions(at::Tensor& gradient, const at::Tensor& dy, BatchShape shape) const {
-  at::Tensor used = gradient.narrow(0, 0, shape.tokens);
-  for (int64_t sample = 0; sample < shape.samples; ++sample) {
-    ForRows(shape.tokens, dy.size(1), [&](int64_t begin, int64_t count) {
-      used.narrow(0, begin, count).add_(Wide(dy.narrow(0, sample * shape.tokens + begin, count)));
-    });
-  }
-}
-
-at::Tensor Portable::CrossEntropy(const at::Tensor& logits, const at::Tensor& labels,
-                                  float scale) const {
-  const at::Tensor ignored = labels.lt(0).unsqueeze(1);
-  const at::Tensor chosen = labels.clamp_min(0).to(at::kLong).unsqueeze(1);
-  at::Tensor loss = at::zeros({}, logits.options().dtype(at::kDouble));
-  ForRows(logits.size(0), logits.size(1), [&](int64_t begin, int64_t count) {
-    const at::Tensor place = logits.narrow(0, begin, count);
-    const at::Tensor label = chosen.narrow(0, begin, count), none = ignored.narrow(0, begin, count);
-    at::Tensor part = Wide(place);
-    part.sub_(part.amax(-1, /*keepdim=*/true));
-    const at::Tensor picked = part.gather(1, label);
-    part.exp_();
-    const at::Tensor sum = part.sum(-1, /*keepdim=*/true);
-    loss.add_(sum.log().sub_(picked).masked_fill_(none, 0).to(at::kDouble).sum());
-    part.div_(sum);
-    part.scatter_(1, label, part.gather(1, label).sub_(1));
-    part.mul_(scale).masked_fill_(none, 0);
-    if (!part.is_same(place)) place.copy_(part);
-  });
-  return loss;
+  kernels_.AddInOrder(NumberOf(dy), Numbers(dy), shape.samples, shape.tokens * dy.size(1),
+                      Floats(gradient));
 }
 
 double Portable::RunLinearLoss(LinearLoss& loss) const {
-  TORCH_CHECK(!loss.bias.defined() && !loss.sets_weight_gradient, "no layer of ours has that");
   const int64_t rows = loss.x.size(0), classes = loss.weight.size(0);
   const int64_t chunk_rows = std::min(rows, loss.chunk_rows);
+  const bool biased = loss.bias.defined();
   at::Tensor buffer = at::empty({chunk_rows, classes}, loss.x.options());
-  at::Tensor sum = at::zeros({}, loss.x.options().dtype(at::kDouble));
+  const at::Tensor losses = at::empty({rows}, loss.x.options().dtype(at::kDouble));
   for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
     const int64_t count = std::min(chunk_rows, rows - begin);
     at::Tensor logits = buffer.narrow(0, 0, count);
     const at::Tensor chunk = loss.x.narrow(0, begin, count);
     at::Tensor chunk_gradient = loss.x_gradient.narrow(0, begin, count);
-    MatMul(logits, chunk, loss.weight.t(), /*accumulate=*/false);
-    sum.add_(CrossEntropy(logits, loss.labels.narrow(0, begin, count), loss.scale));
-    MatMul(loss.weight_gradient, logits.t(), chunk, /*accumulate=*/true);
+    if (biased) logits.copy_(loss.bias.expand_as(logits));
+    MatMul(logits, chunk, loss.weight.t(), /*accumulate=*/biased);
+    kernels_.CrossEntropy({NumberOf(logits), count, classes, Numbers(logits),
+                           loss.labels.const_data_ptr<int32_t>() + begin, loss.scale,
+                           losses.mutable_data_ptr<double>() + begin});
+    MatMul(loss.weight_gradient, logits.t(), chunk,
+           /*accumulate=*/begin > 0 || !loss.sets_weight_gradient);
     MatMul(chunk_gradient, logits, loss.weight, /*accumulate=*/false);
+    if (biased) AddSumOfRows(loss.bias_gradient, logits);
   }
-  return sum.item<double>();
+  return losses.sum().item<double>();
 }
 
 }  // namespace
 
-std::unique_ptr<const Primitives> MakePortablePrimitives(LayerTarget target) {
-  return std::make_unique<Portable>(target);
+std::unique_ptr<const Primitives> MakePortablePrimitives(LayerTarget target,
+                                                         const RowKernels& kernels) {
+  return std::make_unique<Portable>(target, kernels);
 }
 
 }  // namespace harmony::worker

@@ -2,8 +2,8 @@
 
 // What the layers are made of where devices differ: products, norms, attention, and the loops that
 // ATen has no single operation for. The CPU has code of its own (cpu_primitives.cc); all other
-// devices, and tests on the CPU, compute by ATen's operations alone (portable_primitives.cc). What
-// both have in common is in functional.h and the layers.
+// devices, and tests on the CPU, compute by ATen's operations and the device's row kernels
+// (portable_primitives.cc). What both have in common is in functional.h and the layers.
 //
 // Tensors are contiguous where nothing else is said, of fp32 or bf16; sums and what norms keep of a
 // row are fp32, and so are gradients of parameters, which are added to. What a function computes it
@@ -66,7 +66,7 @@ struct AttentionGradients {
 struct LinearLoss {
   at::Tensor x;       // [N, C]
   at::Tensor weight;  // [V, C]
-  at::Tensor bias;    // [V]; undefined: none. fp32 on the CPU only
+  at::Tensor bias;    // [V], fp32; undefined: none
   at::Tensor labels;  // int32 [N], below V; negative ones count nothing
   int64_t chunk_rows = 1;
   // Gradients of `scale` times the loss. Those of x are set; those of the weight are added to what
@@ -107,6 +107,14 @@ class Primitives {
                                                const at::Tensor& k, const at::Tensor& v,
                                                const AttentionSaved& saved) const = 0;
 
+  // out = activation(gate) * up, each rounded; `out` may be `gate`, and is made where it is
+  // undefined. `rows`: of a microbatch.
+  virtual void Gated(at::Tensor& out, const at::Tensor& gate, const at::Tensor& up,
+                     model::Activation activation, int64_t rows) const = 0;
+  // The gradient of the product becomes that of gate; dup, which is given, is set.
+  virtual void GatedBackward(at::Tensor& gradient, at::Tensor& dup, const at::Tensor& gate,
+                             const at::Tensor& up, model::Activation activation) const = 0;
+
   // Rotary embedding of rows [samples * tokens, heads * D] in place, in Hugging Face's
   // half-rotation layout. `inverse` rotates back (the backward).
   virtual void Rotate(at::Tensor& rows, const RopeTables& tables, BatchShape shape,
@@ -136,7 +144,9 @@ class Primitives {
 
 // Code of our own, and the kernels that eager PyTorch takes on the CPU.
 const Primitives& CpuPrimitives();
-// ATen's operations, on any device.
-std::unique_ptr<const Primitives> MakePortablePrimitives(LayerTarget target);
+// ATen's operations and, where it has none or several that each read and write all, the device's
+// row kernels, on any device. `kernels` outlive it.
+std::unique_ptr<const Primitives> MakePortablePrimitives(LayerTarget target,
+                                                         const RowKernels& kernels);
 
 }  // namespace harmony::worker

@@ -7,7 +7,6 @@
 // largest number, and the bar. Of products the difference is relative to each number, so that a sum
 // in 16 bits would show. Exit code 1: a bar was missed; 2: nothing could be computed.
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -22,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "bench/gpu/kernels/checker.h"
 #include "bench/gpu/kernels/right_results.h"
 #include "common/base/status.h"
 #include "common/cuda/driver.h"
@@ -38,61 +38,6 @@ namespace {
 using c10::IValue;
 using worker::ComputeDevice;
 
-// Results are rounded once, or a few times on the way; sums are in fp32. Half a unit in the last
-// place is 2^-9 of a number in bf16.
-constexpr double kOnce = 1.0 / 256, kSomeTimes = 1.0 / 64;
-constexpr double kSums = 2e-5;
-// What a product's number is compared with is at least this share of the largest: of what nearly
-// cancels, rounding in fp32 is seen.
-constexpr double kLeastOfProducts = 1.0 / 64;
-
-double BarOf(at::ScalarType type, double narrow) { return type == at::kFloat ? kSums : narrow; }
-
-class Checker {
- public:
-  Checker(at::Device device, bool large) : device_(device), large_(large) {}
-
-  bool all_met() const { return all_met_; }
-  bool large() const { return large_; }
-  bool on_cpu() const { return device_.is_cpu(); }
-
-  // Normal numbers, the same in each run, of that type there.
-  at::Tensor Random(at::IntArrayRef shape, at::ScalarType type, double factor = 1) {
-    return There((at::randn(shape, generator_, at::kDouble) * factor).to(type));
-  }
-  at::Tensor There(const at::Tensor& tensor) const { return tensor.to(device_); }
-
-  void Compare(const std::string& name, const at::Tensor& found, const at::Tensor& right,
-               double bar, double least = 1) {
-    const at::Tensor got = Wide(found).reshape(right.sizes());
-    const double most = right.numel() == 0 ? 0 : right.abs().max().item<double>();
-    const at::Tensor compared_with = right.abs().clamp_min(most * least);
-    double apart = 0;
-    if (right.numel() > 0) apart = ((got - right).abs() / compared_with).max().item<double>();
-    Report(name, apart, bar, apart <= bar);  // not a number is not met
-  }
-  void Same(const std::string& name, const at::Tensor& found, const at::Tensor& right) {
-    const at::Tensor got = found.cpu();
-    const double differ = got.ne(right).sum().item<double>();
-    Report(name, differ, 0, differ == 0 && got.scalar_type() == right.scalar_type());
-  }
-
-  static at::Tensor Wide(const at::Tensor& tensor) { return tensor.cpu().to(at::kDouble); }
-
- private:
-  void Report(const std::string& name, double apart, double bar, bool met) {
-    std::printf("{\"name\": \"%s\", \"apart\": \"%.3g\", \"bar\": %.3g, \"met\": %s}\n",
-                name.c_str(), apart, bar, met ? "true" : "false");
-    std::fflush(stdout);
-    all_met_ &= met;
-  }
-
-  const at::Device device_;
-  const bool large_;
-  at::Generator generator_ = at::detail::createCPUGenerator(1);
-  bool all_met_ = true;
-};
-
 std::vector<at::Tensor> Call(const char* name, std::vector<IValue> arguments) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   op.callBoxed(arguments);
@@ -102,7 +47,6 @@ std::vector<at::Tensor> Call(const char* name, std::vector<IValue> arguments) {
 }
 
 IValue Wanted() { return c10::List<bool>({true, true, true}); }
-std::string TypeName(at::ScalarType type) { return type == at::kFloat ? "fp32" : "bf16"; }
 IValue OrNone(const Optional& tensor) { return tensor.has_value() ? IValue(*tensor) : IValue(); }
 
 // ---- Products, and sums of rows ----
@@ -173,6 +117,25 @@ void CheckLayerNorm(Checker& check, const NormTypes& types) {
   // The CPU's kernel, eager PyTorch's, adds these up in 16 bits where the input has them.
   const double of_weights = check.on_cpu() ? kSomeTimes : BarOf(types.parameters, kSomeTimes);
   CompareNorm(check, absl::StrCat("layer_norm.", types.name), of_weights, forward, backward, right);
+}
+
+void CheckRmsNorm(Checker& check, at::ScalarType type) {
+  const int64_t rows = check.large() ? 8192 : 48, width = check.large() ? 4096 : 96;
+  const at::Tensor x = check.Random({rows, width}, type), other = check.Random({rows, width}, type);
+  const at::Tensor gradient = check.Random({rows, width}, type);
+  const at::Tensor weight = check.Random({width}, type);
+  const auto forward = Call("harmony::rms_norm", {x, weight, 1e-5});
+  const auto backward =
+      Call("harmony::rms_norm_backward", {gradient, x, weight, forward[1], other});
+  const NormRight right =
+      RightNorm(Checker::Wide(x), Checker::Wide(gradient), Checker::Wide(weight),
+                at::zeros({1}, at::kDouble), 1e-5, /*centred=*/false);
+  const std::string name = absl::StrCat("rms_norm.", TypeName(type));
+  const double bar = BarOf(type, kSomeTimes);
+  check.Compare(name + ".output", forward[0], right.output, bar);
+  check.Compare(name + ".deviation", forward[1], right.deviation, kSums);
+  check.Compare(name + ".of_input", backward[0], right.of_input + Checker::Wide(other), bar);
+  check.Compare(name + ".of_weight", backward[1], right.of_weight.sum(0), bar);
 }
 
 void CheckGroupNorm(Checker& check) {
@@ -383,12 +346,14 @@ absl::StatusOr<bool> Run(const std::string& spec, bool large) {
   CheckProducts(check);
   CheckEmbedding(check);
   for (const NormTypes& types : kNormTypes) CheckLayerNorm(check, types);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) CheckRmsNorm(check, type);
   CheckGroupNorm(check);
   CheckBatchNorm(check);
   CheckAttentions(check);
   CheckLoss(check);
   CheckDropout(check);
   CheckDevice(check, *device);
+  CheckPrimitives(check, *device);
   return check.all_met();
 }
 

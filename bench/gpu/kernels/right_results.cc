@@ -35,12 +35,15 @@ AttentionRight RightAttention(const AttentionCase& from) {
 }
 
 NormRight RightNorm(const at::Tensor& input, const at::Tensor& gradient, const at::Tensor& weight,
-                    const at::Tensor& bias, double epsilon) {
-  const at::Tensor mean = input.mean(1, /*keepdim=*/true), centred = input - mean;
-  const at::Tensor deviation = (centred.square().mean(1, /*keepdim=*/true) + epsilon).rsqrt();
-  const at::Tensor normal = centred * deviation, scaled = gradient * weight;
-  const at::Tensor of_input = deviation * (scaled - scaled.mean(1, /*keepdim=*/true) -
-                                           normal * (scaled * normal).mean(1, /*keepdim=*/true));
+                    const at::Tensor& bias, double epsilon, bool centred) {
+  const auto mean_of = [&](const at::Tensor& t) { return t.mean(1, /*keepdim=*/true); };
+  const at::Tensor mean = centred ? mean_of(input) : at::zeros({1, 1}, input.options());
+  const at::Tensor apart = input - mean;
+  const at::Tensor deviation = (mean_of(apart.square()) + epsilon).rsqrt();
+  const at::Tensor normal = apart * deviation, scaled = gradient * weight;
+  at::Tensor of_input = scaled - normal * mean_of(scaled * normal);
+  if (centred) of_input -= mean_of(scaled);
+  of_input *= deviation;
   return {normal * weight + bias, mean.squeeze(1), deviation.squeeze(1), of_input,
           gradient * normal,      gradient};
 }

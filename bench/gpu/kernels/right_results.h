@@ -30,9 +30,10 @@ AttentionRight RightAttention(const AttentionCase& from);
 struct NormRight {
   at::Tensor output, mean, deviation, of_input, of_weight, of_bias;
 };
-// input and gradient [R, N]; weight and bias broadcast against them.
+// input and gradient [R, N]; weight and bias broadcast against them. Not centred: the mean is taken
+// to be zero, as by RMSNorm.
 NormRight RightNorm(const at::Tensor& input, const at::Tensor& gradient, const at::Tensor& weight,
-                    const at::Tensor& bias, double epsilon);
+                    const at::Tensor& bias, double epsilon, bool centred = true);
 
 struct LossRight {
   at::Tensor loss, of_x, of_weight, of_bias;

@@ -27,7 +27,7 @@ constexpr Bytes kHeadChunk = MiB(64);
 constexpr Bytes kBoundMargin = MiB(4), kPeakMargin = KiB(16);
 
 // Rows of activations that exist at a time where the gated product is formed anew: kStretch in
-// worker/models/llama_block.cc.
+// worker/models/cpu_primitives.cc.
 constexpr int64_t kStretchRows = 64;
 
 // What sizes follow from.

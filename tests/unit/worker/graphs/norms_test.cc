@@ -2,18 +2,24 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/worker/graphs/graph_compute.h"
+#include "worker/graphs/norms_by_rows.h"
+#include "worker/kernels/cpu_row_kernels.h"
 
 namespace harmony::worker {
 namespace {
+
+using ::testing::HasSubstr;
 
 struct Case {
   const char* name;
@@ -128,6 +134,127 @@ TEST_P(BatchNormTest, IsEagersOnTheCpu) {
   std::vector<at::Tensor> wanted = {y, mean.to(at::kFloat), deviation.to(at::kFloat), dx};
   if (has) wanted.insert(wanted.end(), {dweight, dbias});
   ExpectTheSame(*made, wanted);
+}
+
+// ---- RMS norms ----
+
+at::Tensor Other(const at::Tensor& like) {
+  return (at::arange(like.numel(), at::kFloat) * 0.7)
+      .cos()
+      .view(like.sizes())
+      .to(like.scalar_type());
+}
+
+class RmsNormTest : public ::testing::TestWithParam<at::ScalarType> {};
+
+INSTANTIATE_TEST_SUITE_P(, RmsNormTest, ::testing::Values(at::kBFloat16, at::kFloat),
+                         [](const auto& info) { return toString(info.param); });
+
+// The operations that autograd has of such a norm, in their order.
+TEST_P(RmsNormTest, IsEagersOnTheCpu) {
+  const at::Tensor x = (Ramp({3, 5, 8}, 0, 40).sin() + 0.3).to(GetParam());
+  const at::Tensor gradient = Ramp({3, 5, 8}, -3, 50).cos().to(GetParam());
+  const at::Tensor weight = Ramp({8}, 0.5, 1.5).to(GetParam()), other = Other(x);
+  const auto made = Compute(
+      "x = slot 0\nw = slot 1\ng = slot 2\no = slot 3\n"
+      "y, r = harmony::rms_norm(%x, %w, 0.00001)\n"
+      "dx, dw = harmony::rms_norm_backward(%g, %x, %w, %r, null)\n"
+      "more, same = harmony::rms_norm_backward(%g, %x, %w, %r, %o)\n"
+      "gradient 0 = y\ngradient 1 = r\ngradient 2 = dx\ngradient 3 = dw\n"
+      "gradient 4 = more\ngradient 5 = same",
+      {x, weight, gradient, other});
+  ASSERT_TRUE(made.ok()) << made.status();
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor rstd = (wide.pow(2).mean(-1, true) + 0.00001).rsqrt();
+  const at::Tensor normed = (wide * rstd).to(GetParam());
+  const at::Tensor of_weight = (gradient * normed).sum(at::IntArrayRef{0, 1}, true).view({8});
+  const at::Tensor along = (gradient * weight).to(at::kFloat);
+  const at::Tensor of_squares = (along * wide).sum(-1, true) * -0.5 * rstd.pow(3);
+  const at::Tensor through = of_squares.expand_as(wide) / 8 * (wide.pow(1.0) * 2.0);
+  ExpectTheSame(*made, {weight * normed, rstd, (along * rstd + through).to(GetParam()), of_weight,
+                        (other + along * rstd + through).to(GetParam()), of_weight});
+}
+
+TEST(RmsNormErrorsTest, WhatDoesNotFitIsRefused) {
+  const at::Tensor x = Ramp({3, 8}, 0, 1);
+  const auto error = [&](const char* what, const at::Tensor& weight, const at::Tensor& rstd) {
+    const auto made = Compute(what, {x, weight, rstd});
+    return made.ok() ? "" : std::string(made.status().message());
+  };
+  const char* const forward =
+      "x = slot 0\nw = slot 1\ny, r = harmony::rms_norm(%x, %w, 0.1)\n"
+      "gradient 0 = y";
+  EXPECT_EQ(error(forward, Ramp({8}, 0, 1), x), "");
+  EXPECT_THAT(error(forward, Ramp({7}, 0, 1), x), HasSubstr("[3, 8], a weight of Float [7]"));
+  EXPECT_THAT(error(forward, Ramp({8}, 0, 1).to(at::kBFloat16), x), HasSubstr("BFloat16 [8]"));
+  const char* const backward =
+      "x = slot 0\nw = slot 1\nr = slot 2\n"
+      "dx, dw = harmony::rms_norm_backward(%x, %x, %w, %r, null)\n"
+      "gradient 0 = dx";
+  EXPECT_EQ(error(backward, Ramp({8}, 0, 1), Ramp({3, 1}, 1, 2)), "");
+  EXPECT_THAT(error(backward, Ramp({8}, 0, 1), Ramp({2, 1}, 1, 2)), HasSubstr("rows are Float"));
+}
+
+// ---- By row kernels, as on a GPU ----
+
+double Apart(const at::Tensor& found, const at::Tensor& right) {
+  const at::Tensor wide = right.to(at::kDouble);
+  return ((found.to(at::kDouble) - wide).abs().max() / wide.abs().max()).item<double>();
+}
+
+// As near what the CPU computes as rounding lets them be.
+TEST(NormsByRowsTest, AreAsOnTheCpu) {
+  const RowKernels& kernels = CpuRowKernels();
+  for (const int64_t width : {8, 7}) {
+    for (const auto& [type, parameters] :
+         {std::pair(at::kFloat, at::kFloat), std::pair(at::kBFloat16, at::kBFloat16),
+          std::pair(at::kBFloat16, at::kFloat)}) {
+      SCOPED_TRACE(absl::StrCat(width, " ", toString(type), " ", toString(parameters)));
+      const double bar = type == at::kFloat ? 1e-5 : 0.02;
+      const at::Tensor x = (Ramp({3, 5, width}, 0, 40).sin() + 0.3).to(type);
+      // Of another order in memory, which row kernels do not take.
+      const at::Tensor turned = x.transpose(0, 1).contiguous().transpose(0, 1);
+      const at::Tensor gradient = Ramp({3, 5, width}, -3, 50).cos().to(type);
+      const at::Tensor weight = Ramp({width}, 0.5, 1.5).to(parameters);
+      const at::Tensor bias = Ramp({width}, -0.2, 0.3).to(parameters);
+      const auto [y, mean, rstd] = LayerNormByRows(kernels, turned, {width}, weight, bias, 1e-5);
+      const auto [dx, dw, db] = LayerNormBackwardByRows(kernels, gradient, turned, {width}, mean,
+                                                        rstd, weight, bias, {true, true, true});
+      const auto [ry, rmean, rrstd] = at::native_layer_norm(x, {width}, weight, bias, 1e-5);
+      const auto [rdx, rdw, rdb] = at::native_layer_norm_backward(
+          gradient, x, {width}, rmean, rrstd, weight, bias, {true, true, true});
+      for (const auto& [found, right] : {std::pair(y, ry), std::pair(mean, rmean.to(at::kFloat)),
+                                         std::pair(rstd, rrstd.to(at::kFloat)), std::pair(dx, rdx),
+                                         std::pair(dw, rdw), std::pair(db, rdb)}) {
+        EXPECT_EQ(found.scalar_type(), right.scalar_type());
+        EXPECT_EQ(found.sizes(), right.sizes());
+        EXPECT_LT(Apart(found, right), bar);
+      }
+      const auto only = LayerNormBackwardByRows(kernels, gradient, turned, {width}, mean, rstd,
+                                                weight, bias, {true, false, false});
+      EXPECT_TRUE(at::equal(std::get<0>(only), dx));
+      EXPECT_FALSE(std::get<1>(only).defined() || std::get<2>(only).defined());
+      if (parameters != type) continue;
+      const auto [z, number] = RmsNormByRows(kernels, turned, weight, 1e-5);
+      const auto [dz, dv] =
+          RmsNormBackwardByRows(kernels, gradient, turned, weight, number, Other(x));
+      const auto made = Compute(
+          "x = slot 0\nw = slot 1\ng = slot 2\no = slot 3\n"
+          "y, r = harmony::rms_norm(%x, %w, 0.00001)\n"
+          "dx, dw = harmony::rms_norm_backward(%g, %x, %w, %r, %o)\n"
+          "gradient 0 = y\ngradient 1 = r\ngradient 2 = dx\n"
+          "gradient 3 = dw",
+          {x, weight, gradient, Other(x)});
+      ASSERT_TRUE(made.ok()) << made.status();
+      int i = 0;
+      for (const at::Tensor& found : {z, number, dz, dv}) {
+        const at::Tensor& right = made->at(i++);
+        EXPECT_EQ(found.scalar_type(), right.scalar_type());
+        EXPECT_EQ(found.sizes(), right.sizes());
+        EXPECT_LT(Apart(found, right), bar);
+      }
+    }
+  }
 }
 
 }  // namespace

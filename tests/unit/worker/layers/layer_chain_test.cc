@@ -18,6 +18,7 @@
 
 #include "common/command/objects.h"
 #include "common/model/model_sizes.h"
+#include "worker/kernels/cpu_row_kernels.h"
 #include "worker/layers/layer_runner.h"
 
 namespace harmony::worker {
@@ -75,6 +76,7 @@ class QueueingDevice : public ComputeDevice {
       }
     });
   }
+  const RowKernels& row_kernels() const override { return CpuRowKernels(); }
   absl::StatusOr<int> Synchronize() override {
     for (const auto& work : queue_) work();
     queue_.clear();

@@ -1,0 +1,132 @@
+#include "worker/graphs/norms_by_rows.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "worker/graphs/operator_parts.h"
+
+namespace harmony::worker {
+namespace {
+
+Number NumberOf(at::ScalarType type) {
+  TORCH_CHECK(type == at::kFloat || type == at::kBFloat16, "a norm of ", type);
+  return type == at::kFloat ? Number::kF32 : Number::kBf16;
+}
+
+// What the row kernels are given has to live as long as this.
+struct RowsOfNorm {
+  RowsOfNorm(const at::Tensor& of, at::IntArrayRef shape,
+             const std::optional<at::Tensor>& of_weight, const std::optional<at::Tensor>& of_bias)
+      : input(of.contiguous()), parameters(NormParameterType(of, of_weight, of_bias)) {
+    norm.width = c10::multiply_integers(shape);
+    norm.rows = norm.width == 0 ? 0 : input.numel() / norm.width;
+    norm.centred = true;
+    norm.type = NumberOf(input.scalar_type());
+    norm.parameters = NumberOf(parameters);
+    norm.x = input.const_data_ptr();
+    if (of_weight.has_value()) norm.weight = (weight = of_weight->contiguous()).const_data_ptr();
+    if (of_bias.has_value()) norm.bias = (bias = of_bias->contiguous()).const_data_ptr();
+  }
+
+  at::Tensor input, weight, bias;
+  at::ScalarType parameters;
+  NormRows norm;
+};
+
+NormResults BackwardByRows(const RowKernels& kernels, RowsOfNorm& rows, at::IntArrayRef shape,
+                           const at::Tensor& gradient, const at::Tensor& mean,
+                           const at::Tensor& deviation, std::array<bool, 3> wanted) {
+  NormRows& norm = rows.norm;
+  const at::Tensor of_output = gradient.contiguous(), deviations = deviation.contiguous();
+  at::Tensor means;
+  if (norm.centred) norm.mean = (means = mean.contiguous()).mutable_data_ptr<float>();
+  norm.rstd = deviations.mutable_data_ptr<float>();
+  const at::TensorOptions sums = rows.input.options().dtype(at::kFloat);
+  at::Tensor of_input, of_weight, of_bias, scratch;
+  NormGradients gradients;
+  gradients.of_y = of_output.const_data_ptr();
+  if (wanted[0]) {
+    of_input = at::empty_like(rows.input);
+    gradients.of_x = of_input.mutable_data_ptr();
+  }
+  if (wanted[1]) {
+    of_weight = at::zeros(shape, sums);
+    gradients.of_weight = of_weight.mutable_data_ptr<float>();
+  }
+  if (wanted[2]) {
+    of_bias = at::zeros(shape, sums);
+    gradients.of_bias = of_bias.mutable_data_ptr<float>();
+  }
+  if (wanted[1] || wanted[2]) {
+    const RowParts parts(norm.rows, norm.width);
+    scratch = at::empty({parts.parts * norm.width * (wanted[2] ? 2 : 1)}, sums);
+    gradients.scratch = scratch.mutable_data_ptr<float>();
+  }
+  kernels.NormBackward(norm, gradients);
+  if (wanted[1]) of_weight = of_weight.to(rows.parameters);
+  if (wanted[2]) of_bias = of_bias.to(rows.parameters);
+  return {of_input, of_weight, of_bias};
+}
+
+}  // namespace
+
+NormResults LayerNormByRows(const RowKernels& kernels, const at::Tensor& input,
+                            at::IntArrayRef shape, const std::optional<at::Tensor>& weight,
+                            const std::optional<at::Tensor>& bias, double eps) {
+  RowsOfNorm rows(input, shape, weight, bias);
+  at::DimVector statistics(input.sizes().begin(), input.sizes().end());
+  std::fill(statistics.end() - static_cast<std::ptrdiff_t>(shape.size()), statistics.end(), 1);
+  const at::Tensor made = at::empty_like(rows.input);
+  const at::Tensor mean = at::empty(statistics, input.options().dtype(at::kFloat));
+  const at::Tensor deviation = at::empty_like(mean);
+  rows.norm.epsilon = static_cast<float>(eps);
+  rows.norm.mean = mean.mutable_data_ptr<float>();
+  rows.norm.rstd = deviation.mutable_data_ptr<float>();
+  kernels.Norm(rows.norm, made.mutable_data_ptr());
+  return {made, mean, deviation};
+}
+
+NormResults LayerNormBackwardByRows(const RowKernels& kernels, const at::Tensor& gradient,
+                                    const at::Tensor& input, at::IntArrayRef shape,
+                                    const at::Tensor& mean, const at::Tensor& deviation,
+                                    const std::optional<at::Tensor>& weight,
+                                    const std::optional<at::Tensor>& bias,
+                                    std::array<bool, 3> wanted) {
+  RowsOfNorm rows(input, shape, weight, bias);
+  return BackwardByRows(kernels, rows, shape, gradient, mean, deviation, wanted);
+}
+
+RmsNormResults RmsNormByRows(const RowKernels& kernels, const at::Tensor& input,
+                             const at::Tensor& weight, double eps) {
+  CheckRmsNorm(input, weight);
+  RowsOfNorm rows(input, weight.sizes(), weight, std::nullopt);
+  at::DimVector statistics(input.sizes().begin(), input.sizes().end());
+  statistics.back() = 1;
+  const at::Tensor made = at::empty_like(rows.input);
+  const at::Tensor rstd = at::empty(statistics, input.options().dtype(at::kFloat));
+  rows.norm.centred = false;
+  rows.norm.epsilon = static_cast<float>(eps);
+  rows.norm.rstd = rstd.mutable_data_ptr<float>();
+  kernels.Norm(rows.norm, made.mutable_data_ptr());
+  return {made, rstd};
+}
+
+RmsNormResults RmsNormBackwardByRows(const RowKernels& kernels, const at::Tensor& gradient,
+                                     const at::Tensor& input, const at::Tensor& weight,
+                                     const at::Tensor& rstd,
+                                     const std::optional<at::Tensor>& other) {
+  CheckRmsNormBackward(gradient, input, weight, rstd, other);
+  RowsOfNorm rows(input, weight.sizes(), weight, std::nullopt);
+  rows.norm.centred = false;
+  auto [of_input, of_weight, of_bias] = BackwardByRows(kernels, rows, weight.sizes(), gradient,
+                                                       at::Tensor(), rstd, {true, true, false});
+  if (other.has_value()) of_input.add_(*other);
+  return {of_input, of_weight};
+}
+
+}  // namespace harmony::worker
