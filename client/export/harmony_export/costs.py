@@ -18,6 +18,7 @@ from .fast_products import PRODUCT
 from .fused_loss import LINEAR_CROSS_ENTROPY, chunk_bytes
 from .joint import LayerGraphs, Phase
 from .polynomial import SAMPLES, Amount, Polynomial, number
+from .rms_norms import RMS_NORM, RMS_NORM_BACKWARD, temporaries
 from .symbols import by_samples, dimensions_in_memory, expression, not_exact
 
 aten = torch.ops.aten
@@ -201,6 +202,9 @@ def _temporaries(node: fx.Node, where: str) -> Pair:
     if node.target is LINEAR_CROSS_ENTROPY:
         weight: Any = node.args[1]
         return number(0), number(chunk_bytes(weight.meta["val"]))
+    if node.target in (RMS_NORM, RMS_NORM_BACKWARD):
+        elements = math.prod(map(expression, _tensor(node.args[0]).shape))
+        return bytes_of(temporaries(node) * elements, where)
     positions = _TEMPORARIES.get(getattr(node.target, "overloadpacket", None), ())
     sources = [node.args[position] for position in positions]
     sizes = [_bytes_of(source.meta["val"], where) for source in sources if isinstance(source, fx.Node)]

@@ -15,6 +15,7 @@ from .devices import attention, attention_backward, batch_norm, batch_norm_backw
 from .dropout import draw
 from .fast_products import product
 from .fused_loss import linear_cross_entropy
+from .rms_norms import rms_norm, rms_norm_backward
 from .state import DTYPES as _NAMES
 
 aten = torch.ops.aten
@@ -43,7 +44,8 @@ _OWN: dict[str, Callable[..., Any]] = {"attention": attention, "attention_backwa
                                        "group_norm_backward": aten.native_group_norm_backward, "layer_norm": layer_norm,
                                        "layer_norm_backward": layer_norm_backward,
                                        "linear_cross_entropy": linear_cross_entropy,
-                                       "product": product}
+                                       "product": product, "rms_norm": rms_norm,
+                                       "rms_norm_backward": rms_norm_backward}
 
 Json = Any
 Inputs = Mapping[str, Sequence[Any]]

@@ -18,6 +18,7 @@ from .errors import ExportError
 from .fast_products import PRODUCT
 from .fused_loss import LINEAR_CROSS_ENTROPY
 from .joint import LayerGraphs, Phase
+from .rms_norms import RMS_NORM, RMS_NORM_BACKWARD
 from .state import DTYPES, dtype_name
 from .symbols import shape_json
 
@@ -118,7 +119,7 @@ class _PhaseWriter:
 
     def _check(self, node: fx.Node) -> None:
         target = node.target
-        if target in (LINEAR_CROSS_ENTROPY, PRODUCT):
+        if target in (LINEAR_CROSS_ENTROPY, PRODUCT, RMS_NORM, RMS_NORM_BACKWARD):
             return
         if not isinstance(target, OpOverload) or target.namespace != "aten":
             raise ExportError(f"{target} is no operator of ATen", self._where, "Use PyTorch's own tensor operations")

@@ -1,0 +1,104 @@
+"""RMS norms as one operation."""
+
+from __future__ import annotations
+
+import json
+import unittest
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import support  # first: it says where harmony_export is
+
+import make_models
+
+_WIDTH = 12
+
+
+class Norm(nn.Module):
+    """As models of the llama family have it, with something else where that is asked for."""
+
+    def __init__(self, other: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(_WIDTH) + 0.5, requires_grad=other != "frozen weight")
+        self.other = other
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        variance = wide.pow(2).mean(-1, keepdim=True)
+        if self.other == "centred":
+            variance = variance - wide.mean(-1, keepdim=True).pow(2)
+        normed = wide * torch.rsqrt(variance + 1e-6)
+        if self.other == "one more":
+            return (normed * (1.0 + self.weight.float())).to(x.dtype)
+        y = self.weight * normed.to(x.dtype)
+        return y + variance.to(x.dtype) if self.other == "used variance" else y
+
+
+class Layers(nn.Module):
+    """Norms with a way around each, over rows of several dimensions."""
+
+    def __init__(self, other: str = "") -> None:
+        super().__init__()
+        self.first = nn.Linear(8, _WIDTH)
+        self.blocks = nn.ModuleList([nn.ModuleList([Norm(other), nn.Linear(_WIDTH, _WIDTH)]) for _ in range(2)])
+        self.last = nn.Linear(_WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for norm, linear in self.blocks:  # type: ignore[misc]
+            x = x + linear(norm(x)).tanh()
+        result = self.last(x).mean(1)
+        assert isinstance(result, Tensor)
+        return result
+
+
+def batch() -> dict[str, Tensor]:
+    """Noise with labels."""
+    return {"x": torch.randn(4, 3, 8), "labels": torch.arange(4)}
+
+
+def saved_numbers(folder: Path) -> int:
+    """Bytes of the type times numbers of the last axis: what blocks leave to their backward, for each row."""
+    document = json.loads((folder / "model.json").read_text())
+    sizes = {"float32": 4, "bfloat16": 2}
+    return max(sum(sizes[saved["dtype"]] * saved["shape"][-1] for saved in graph["saved"]) for graph in document["graphs"])
+
+
+class RmsNorms(support.ExportTest):
+    def norms(self, folder: Path) -> int:
+        """How many there are in all backwards."""
+        return support.count_of_operators(folder, "backward", "fused")["harmony::rms_norm_backward"]
+
+    def test_a_norm_is_one_operation_with_the_bits_of_its_parts(self) -> None:
+        for dtype in ("fp32", "bf16"):
+            with self.subTest(dtype):
+                self.lines = []
+                folder = self.export(Layers(), "cross_entropy", batch(), dtype=dtype)
+                self.assertEqual(self.norms(folder), 2)  # one in each block, of which the second has the loss
+                self.assertFalse({"aten::rsqrt", "aten::pow.Tensor_Scalar"} & support.operators(folder))
+                check, = (line for line in self.lines if "as eager PyTorch" in line)
+                self.assertEqual(check.count("to the last bit"), 3, check)
+
+    def test_a_backward_is_left_no_rows_in_float32(self) -> None:
+        with_norm = saved_numbers(self.export(Layers(), "cross_entropy", batch(), dtype="bf16"))
+        # Three times rows of bf16 (the norm's result, and around tanh), and the row's number.
+        self.assertLessEqual(with_norm, 3 * 2 * _WIDTH + 4)
+
+    def test_what_is_something_else_stays(self) -> None:
+        for other in ("centred", "one more", "used variance", "frozen weight"):
+            with self.subTest(other):
+                folder = self.export(Layers(other), "cross_entropy", batch(), dtype="bf16")
+                self.assertEqual(self.norms(folder), 0)
+                self.assertIn("aten::rsqrt", support.operators(folder))
+
+    def test_language_models_have_them(self) -> None:
+        for name in ("llama", "mixtral"):
+            for dtype in ("fp32", "bf16"):
+                with self.subTest(name, dtype=dtype):
+                    self.assertGreater(self.norms(self.export_case(make_models.make(name), dtype=dtype)), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
