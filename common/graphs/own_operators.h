@@ -14,6 +14,8 @@ inline constexpr char kAttentionBackward[] = "harmony::attention_backward";
 inline constexpr char kBatchNorm[] = "harmony::batch_norm";
 inline constexpr char kBatchNormBackward[] = "harmony::batch_norm_backward";
 inline constexpr char kDropoutMask[] = "harmony::dropout_mask";
+inline constexpr char kGated[] = "harmony::gated";
+inline constexpr char kGatedBackward[] = "harmony::gated_backward";
 inline constexpr char kGroupNorm[] = "harmony::group_norm";
 inline constexpr char kGroupNormBackward[] = "harmony::group_norm_backward";
 inline constexpr char kLayerNorm[] = "harmony::layer_norm";
@@ -24,10 +26,12 @@ inline constexpr char kRmsNorm[] = "harmony::rms_norm";
 inline constexpr char kRmsNormBackward[] = "harmony::rms_norm_backward";
 
 // Pointers, for UBSan lets no text made of one be a constant.
-inline constexpr std::array<const char*, 13> kOwnOperators = {
-    kAttention, kAttentionBackward, kBatchNorm,      kBatchNormBackward, kDropoutMask,
-    kGroupNorm, kGroupNormBackward, kLayerNorm,      kLayerNormBackward, kLinearCrossEntropy,
-    kProduct,   kRmsNorm,           kRmsNormBackward};
+inline constexpr std::array<const char*, 15> kOwnOperators = {
+    kAttention,         kAttentionBackward, kBatchNorm,
+    kBatchNormBackward, kDropoutMask,       kGated,
+    kGatedBackward,     kGroupNorm,         kGroupNormBackward,
+    kLayerNorm,         kLayerNormBackward, kLinearCrossEntropy,
+    kProduct,           kRmsNorm,           kRmsNormBackward};
 inline bool IsOwnOperator(absl::string_view name) {
   return std::find(kOwnOperators.begin(), kOwnOperators.end(), name) != kOwnOperators.end();
 }

@@ -29,8 +29,8 @@ struct DeviceSpec {
   // What a plan has: residency region, and workspace as models describe it.
   Bytes usable() const { return memory - context - reserve(); }
   // More workspace than that, on a GPU: models are described as the CPU's kernels compute them.
-  // There attention and norms come out of LibTorch's operations, a piece at a time
-  // (worker/models/attention_in_pieces.cc, portable_primitives.cc).
+  // There attention comes out of LibTorch's operations, a piece at a time, and sums over rows are
+  // formed in parts (worker/models/attention_in_pieces.cc, worker/kernels/row_kernels.h).
   Bytes reserve() const {
     if (kind == DeviceKind::kSim) return Bytes();
     return std::min(kMostReserve, Bytes(memory.count() / 16));

@@ -1,10 +1,10 @@
 harmony_test(worker_layers_test
-  SOURCES worker/layers/layer_chain_test.cc
+  SOURCES worker/kernels/row_kernels_test.cc worker/layers/layer_chain_test.cc
   DEPS harmony_worker_kernels harmony_worker_layers LABELS pure)
 if(HARMONY_WITH_TORCH)
   harmony_test(worker_graphs_test
     SOURCES worker/graphs/exported_fixture.cc worker/graphs/exported_step.cc worker/graphs/graph_compute.cc
-            worker/graphs/attention_test.cc worker/graphs/dropout_mask_test.cc worker/graphs/graph_errors_test.cc worker/graphs/graph_layer_test.cc worker/graphs/graph_places_test.cc
+            worker/graphs/attention_test.cc worker/graphs/dropout_mask_test.cc worker/graphs/gated_test.cc worker/graphs/graph_errors_test.cc worker/graphs/graph_layer_test.cc worker/graphs/graph_places_test.cc
             worker/graphs/graph_test.cc
             worker/graphs/linear_cross_entropy_test.cc worker/graphs/norms_test.cc worker/graphs/product_test.cc
             common/graphs/graph_text.cc

@@ -180,6 +180,7 @@ const RowKernels& CudaDevice::row_kernels() const { return CudaRowKernels(); }
 
 absl::StatusOr<int> CudaDevice::Synchronize() {
   int found = -1;
+  Note(cudaGetLastError());  // of launches, which say nothing themselves
   Note(cudaMemcpyAsync(&found, Pointer<const void>(flag()), sizeof(found), cudaMemcpyDeviceToHost,
                        kStream));
   Note(cudaStreamSynchronize(kStream));

@@ -8,6 +8,7 @@
 
 #include "worker/cuda/kernels.h"
 #include "worker/cuda/row_kernels.h"
+#include "worker/graphs/gated.h"
 #include "worker/graphs/linear_cross_entropy.h"
 #include "worker/graphs/norms_by_rows.h"
 #include "worker/graphs/operator_parts.h"
@@ -35,6 +36,7 @@ LinearCrossEntropyResults LinearCrossEntropyOnCuda(const at::Tensor& x, const at
 NormResults LayerNormOnCuda(const at::Tensor& input, at::IntArrayRef shape,
                             const std::optional<at::Tensor>& weight,
                             const std::optional<at::Tensor>& bias, double eps) {
+  if (!IsOfRows(input, weight, bias)) return LayerNormOfTorch(input, shape, weight, bias, eps);
   return LayerNormByRows(CudaRowKernels(), input, shape, weight, bias, eps);
 }
 
@@ -44,6 +46,9 @@ NormResults LayerNormBackwardOnCuda(const at::Tensor& gradient, const at::Tensor
                                     const std::optional<at::Tensor>& weight,
                                     const std::optional<at::Tensor>& bias,
                                     std::array<bool, 3> wanted) {
+  if (!IsOfRows(input, weight, bias, gradient)) {
+    return LayerNormBackwardOfTorch(gradient, input, shape, mean, deviation, weight, bias, wanted);
+  }
   return LayerNormBackwardByRows(CudaRowKernels(), gradient, input, shape, mean, deviation, weight,
                                  bias, wanted);
 }
@@ -58,6 +63,15 @@ RmsNormResults RmsNormBackwardOnCuda(const at::Tensor& gradient, const at::Tenso
   return RmsNormBackwardByRows(CudaRowKernels(), gradient, input, weight, rstd, other);
 }
 
+at::Tensor GatedOnCuda(const at::Tensor& gate, const at::Tensor& up, c10::string_view activation) {
+  return GatedByRows(CudaRowKernels(), gate, up, activation);
+}
+
+GatedGradients GatedBackwardOnCuda(const at::Tensor& gradient, const at::Tensor& gate,
+                                   const at::Tensor& up, c10::string_view activation) {
+  return GatedBackwardByRows(CudaRowKernels(), gradient, gate, up, activation);
+}
+
 }  // namespace
 
 void RegisterOperators() {
@@ -65,6 +79,8 @@ void RegisterOperators() {
     auto* made = new torch::Library(torch::Library::IMPL, "harmony", c10::DispatchKey::CUDA,
                                     __FILE__, __LINE__);
     made->impl("dropout_mask", TORCH_FN(DropoutMaskOnCuda));
+    made->impl("gated", TORCH_FN(GatedOnCuda));
+    made->impl("gated_backward", TORCH_FN(GatedBackwardOnCuda));
     made->impl("linear_cross_entropy", TORCH_FN(LinearCrossEntropyOnCuda));
     made->impl("layer_norm", TORCH_FN(LayerNormOnCuda));
     made->impl("layer_norm_backward", TORCH_FN(LayerNormBackwardOnCuda));

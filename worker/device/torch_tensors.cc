@@ -41,6 +41,11 @@ c10::ScalarType ScalarTypeOf(DType dtype) {
   TORCH_CHECK(false, "no type of exported models: ", std::string(ToString(dtype)));
 }
 
+Number NumberOf(c10::ScalarType type) {
+  TORCH_CHECK(type == c10::kFloat || type == c10::kBFloat16, "row kernels compute in no ", type);
+  return type == c10::kFloat ? Number::kF32 : Number::kBf16;
+}
+
 c10::Device TorchDeviceOf(LayerTarget target) {
   if (target.kind == LayerTarget::Kind::kCpu) return c10::Device(c10::kCPU);
   return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(target.index));

@@ -7,11 +7,15 @@
 #include "common/base/dtype.h"
 #include "worker/device/compute_device.h"
 #include "worker/device/device_tensor.h"
+#include "worker/kernels/row_kernels.h"
 
 namespace harmony::worker {
 
 // Throws for a type that models do not compute in.
 c10::ScalarType ScalarTypeOf(DType dtype);
+
+// As row kernels know it, which throws for all but fp32 and bf16.
+Number NumberOf(c10::ScalarType type);
 
 // A device as LibTorch names it.
 c10::Device TorchDeviceOf(LayerTarget target);

@@ -66,7 +66,7 @@ std::optional<std::string> Forbidden(const c10::OperatorHandle& op,
 }
 
 // Operators whose results but the first are statistics of their rows, too small to be lent for.
-constexpr std::array<absl::string_view, 9> kWithStatistics = {
+constexpr std::array<absl::string_view, 10> kWithStatistics = {
     "aten::native_layer_norm",
     "aten::native_group_norm",
     "aten::native_batch_norm",
@@ -75,7 +75,8 @@ constexpr std::array<absl::string_view, 9> kWithStatistics = {
     graphs::kAttention,
     graphs::kBatchNorm,
     graphs::kGroupNorm,
-    graphs::kLayerNorm};
+    graphs::kLayerNorm,
+    graphs::kRmsNorm};
 
 // Operators whose result is their first argument's memory in another shape.
 constexpr std::array<absl::string_view, 2> kReshaping = {"aten::view", "aten::_unsafe_view"};

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_batch_norm_backward.h>
 #include <ATen/ops/native_group_norm.h>
@@ -23,29 +24,6 @@ namespace {
 // What a kernel is to read a tensor as: only the CPU's take an input narrower than the parameters.
 at::Tensor Readable(const at::Tensor& tensor, at::ScalarType parameters) {
   return tensor.is_cpu() ? tensor : tensor.to(parameters);
-}
-
-NormResults LayerNorm(const at::Tensor& input, at::IntArrayRef shape,
-                      const std::optional<at::Tensor>& weight,
-                      const std::optional<at::Tensor>& bias, double eps) {
-  const at::ScalarType parameters = NormParameterType(input, weight, bias);
-  const auto [made, mean, deviation] =
-      at::native_layer_norm(Readable(input, parameters), shape, weight, bias, eps);
-  return {made.to(input.scalar_type()), mean.to(at::kFloat), deviation.to(at::kFloat)};
-}
-
-NormResults LayerNormBackward(const at::Tensor& gradient, const at::Tensor& input,
-                              at::IntArrayRef shape, const at::Tensor& mean,
-                              const at::Tensor& deviation, const std::optional<at::Tensor>& weight,
-                              const std::optional<at::Tensor>& bias, std::array<bool, 3> wanted) {
-  const at::ScalarType parameters = NormParameterType(input, weight, bias);
-  // They came from this type, which loses nothing.
-  const at::ScalarType statistics = input.is_cpu() ? parameters : at::kFloat;
-  auto [of_input, of_weight, of_bias] = at::native_layer_norm_backward(
-      Readable(gradient, parameters), Readable(input, parameters), shape, mean.to(statistics),
-      deviation.to(statistics), weight, bias, wanted);
-  if (wanted[0]) of_input = of_input.to(input.scalar_type());
-  return {of_input, of_weight, of_bias};
 }
 
 NormResults GroupNorm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
@@ -121,12 +99,37 @@ RmsNormResults RmsNormBackward(const at::Tensor& gradient, const at::Tensor& inp
                                     .mul_(rstd.pow(3))
                                     .div_(static_cast<double>(input.size(-1)));
   along.mul_(rstd);
-  if (other.has_value()) along.add_(*other);
+  if (other.has_value()) along = at::add(*other, along);
   at::Tensor twice = wide.is_same(input) ? wide.mul(2.0) : at::Tensor(wide).mul_(2.0);
   return {along.add_(twice.mul_(of_squares)).to(input.scalar_type()), of_weight};
 }
 
 }  // namespace
+
+NormResults LayerNormOfTorch(const at::Tensor& input, at::IntArrayRef shape,
+                             const std::optional<at::Tensor>& weight,
+                             const std::optional<at::Tensor>& bias, double eps) {
+  const at::ScalarType parameters = NormParameterType(input, weight, bias);
+  const auto [made, mean, deviation] =
+      at::native_layer_norm(Readable(input, parameters), shape, weight, bias, eps);
+  return {made.to(input.scalar_type()), mean.to(at::kFloat), deviation.to(at::kFloat)};
+}
+
+NormResults LayerNormBackwardOfTorch(const at::Tensor& gradient, const at::Tensor& input,
+                                     at::IntArrayRef shape, const at::Tensor& mean,
+                                     const at::Tensor& deviation,
+                                     const std::optional<at::Tensor>& weight,
+                                     const std::optional<at::Tensor>& bias,
+                                     std::array<bool, 3> wanted) {
+  const at::ScalarType parameters = NormParameterType(input, weight, bias);
+  // They came from this type, which loses nothing.
+  const at::ScalarType statistics = input.is_cpu() ? parameters : at::kFloat;
+  auto [of_input, of_weight, of_bias] = at::native_layer_norm_backward(
+      Readable(gradient, parameters), Readable(input, parameters), shape, mean.to(statistics),
+      deviation.to(statistics), weight, bias, wanted);
+  if (wanted[0]) of_input = of_input.to(input.scalar_type());
+  return {of_input, of_weight, of_bias};
+}
 
 at::ScalarType NormParameterType(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                                  const std::optional<at::Tensor>& bias) {
@@ -164,11 +167,11 @@ void DefineNorms(torch::Library& library) {
   define(
       "layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps) "
       "-> (Tensor, Tensor, Tensor)",
-      "layer_norm", TORCH_FN(LayerNorm));
+      "layer_norm", TORCH_FN(LayerNormOfTorch));
   define(
       "layer_norm_backward(Tensor gradient, Tensor input, int[] normalized_shape, Tensor mean, "
       "Tensor rstd, Tensor? weight, Tensor? bias, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
-      "layer_norm_backward", TORCH_FN(LayerNormBackward));
+      "layer_norm_backward", TORCH_FN(LayerNormBackwardOfTorch));
   define(
       "group_norm(Tensor input, Tensor? weight, Tensor? bias, int N, int C, int HxW, int group, "
       "float eps) -> (Tensor, Tensor, Tensor)",

@@ -8,15 +8,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker/device/torch_tensors.h"
 #include "worker/graphs/operator_parts.h"
 
 namespace harmony::worker {
 namespace {
-
-Number NumberOf(at::ScalarType type) {
-  TORCH_CHECK(type == at::kFloat || type == at::kBFloat16, "a norm of ", type);
-  return type == at::kFloat ? Number::kF32 : Number::kBf16;
-}
 
 // What the row kernels are given has to live as long as this.
 struct RowsOfNorm {
@@ -40,7 +36,8 @@ struct RowsOfNorm {
 
 NormResults BackwardByRows(const RowKernels& kernels, RowsOfNorm& rows, at::IntArrayRef shape,
                            const at::Tensor& gradient, const at::Tensor& mean,
-                           const at::Tensor& deviation, std::array<bool, 3> wanted) {
+                           const at::Tensor& deviation, const at::Tensor& other,
+                           std::array<bool, 3> wanted) {
   NormRows& norm = rows.norm;
   const at::Tensor of_output = gradient.contiguous(), deviations = deviation.contiguous();
   at::Tensor means;
@@ -50,6 +47,7 @@ NormResults BackwardByRows(const RowKernels& kernels, RowsOfNorm& rows, at::IntA
   at::Tensor of_input, of_weight, of_bias, scratch;
   NormGradients gradients;
   gradients.of_y = of_output.const_data_ptr();
+  if (other.defined()) gradients.other = other.const_data_ptr();
   if (wanted[0]) {
     of_input = at::empty_like(rows.input);
     gradients.of_x = of_input.mutable_data_ptr();
@@ -73,7 +71,20 @@ NormResults BackwardByRows(const RowKernels& kernels, RowsOfNorm& rows, at::IntA
   return {of_input, of_weight, of_bias};
 }
 
+bool OneType(const std::optional<at::Tensor>& a, const std::optional<at::Tensor>& b) {
+  return !a.has_value() || !b.has_value() || a->scalar_type() == b->scalar_type();
+}
+
 }  // namespace
+
+bool IsOfRows(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+              const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& gradient) {
+  const auto known = [](at::ScalarType type) {
+    return type == at::kFloat || type == at::kBFloat16;
+  };
+  return known(input.scalar_type()) && known(NormParameterType(input, weight, bias)) &&
+         OneType(weight, bias) && OneType(input, gradient);
+}
 
 NormResults LayerNormByRows(const RowKernels& kernels, const at::Tensor& input,
                             at::IntArrayRef shape, const std::optional<at::Tensor>& weight,
@@ -98,7 +109,7 @@ NormResults LayerNormBackwardByRows(const RowKernels& kernels, const at::Tensor&
                                     const std::optional<at::Tensor>& bias,
                                     std::array<bool, 3> wanted) {
   RowsOfNorm rows(input, shape, weight, bias);
-  return BackwardByRows(kernels, rows, shape, gradient, mean, deviation, wanted);
+  return BackwardByRows(kernels, rows, shape, gradient, mean, deviation, at::Tensor(), wanted);
 }
 
 RmsNormResults RmsNormByRows(const RowKernels& kernels, const at::Tensor& input,
@@ -123,9 +134,9 @@ RmsNormResults RmsNormBackwardByRows(const RowKernels& kernels, const at::Tensor
   CheckRmsNormBackward(gradient, input, weight, rstd, other);
   RowsOfNorm rows(input, weight.sizes(), weight, std::nullopt);
   rows.norm.centred = false;
-  auto [of_input, of_weight, of_bias] = BackwardByRows(kernels, rows, weight.sizes(), gradient,
-                                                       at::Tensor(), rstd, {true, true, false});
-  if (other.has_value()) of_input.add_(*other);
+  const at::Tensor added = other.has_value() ? other->contiguous() : at::Tensor();
+  const auto [of_input, of_weight, of_bias] = BackwardByRows(
+      kernels, rows, weight.sizes(), gradient, at::Tensor(), rstd, added, {true, true, false});
   return {of_input, of_weight};
 }
 

@@ -10,9 +10,13 @@
 
 namespace harmony::worker {
 
+// Whether row kernels compute with such tensors: of fp32 or bf16, parameters of one type.
+bool IsOfRows(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+              const std::optional<at::Tensor>& bias,
+              const std::optional<at::Tensor>& gradient = std::nullopt);
+
 // Norms and their backwards by a device's row kernels: each number is read and written once,
-// whatever the parameters' type, and the sums of their gradients are fp32. REQUIRES: all are fp32
-// or bf16.
+// whatever the parameters' type, and the sums of their gradients are fp32. REQUIRES: IsOfRows.
 NormResults LayerNormByRows(const RowKernels& kernels, const at::Tensor& input,
                             at::IntArrayRef shape, const std::optional<at::Tensor>& weight,
                             const std::optional<at::Tensor>& bias, double eps);

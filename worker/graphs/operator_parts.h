@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <tuple>
@@ -40,6 +41,16 @@ using RmsNormResults = std::tuple<at::Tensor, at::Tensor>;
 // The type of the parameters; without any, the input's.
 at::ScalarType NormParameterType(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                                  const std::optional<at::Tensor>& bias);
+// By LibTorch's own kernels, whatever the types.
+NormResults LayerNormOfTorch(const at::Tensor& input, at::IntArrayRef shape,
+                             const std::optional<at::Tensor>& weight,
+                             const std::optional<at::Tensor>& bias, double eps);
+NormResults LayerNormBackwardOfTorch(const at::Tensor& gradient, const at::Tensor& input,
+                                     at::IntArrayRef shape, const at::Tensor& mean,
+                                     const at::Tensor& deviation,
+                                     const std::optional<at::Tensor>& weight,
+                                     const std::optional<at::Tensor>& bias,
+                                     std::array<bool, 3> wanted);
 // Throw c10::Error where the arguments of harmony::rms_norm, or of its backward, do not fit.
 void CheckRmsNorm(const at::Tensor& input, const at::Tensor& weight);
 void CheckRmsNormBackward(const at::Tensor& gradient, const at::Tensor& input,

@@ -4,6 +4,7 @@
 
 #include "worker/graphs/attention.h"
 #include "worker/graphs/dropout_mask.h"
+#include "worker/graphs/gated.h"
 #include "worker/graphs/linear_cross_entropy.h"
 #include "worker/graphs/norms.h"
 #include "worker/graphs/product.h"
@@ -16,6 +17,7 @@ void RegisterOwnOperators() {
         new torch::Library(torch::Library::DEF, "harmony", std::nullopt, __FILE__, __LINE__);
     DefineAttention(*made);
     DefineDropoutMask(*made);
+    DefineGated(*made);
     DefineLinearCrossEntropy(*made);
     DefineNorms(*made);
     DefineProduct(*made);

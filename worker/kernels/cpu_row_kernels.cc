@@ -7,6 +7,7 @@
 namespace harmony::worker {
 namespace {
 
+template <int kTeam>
 class Team {
  public:
   explicit Team(float* numbers) : scratch(numbers) {}
@@ -26,13 +27,13 @@ class Team {
   // As a GPU does it: each lane for itself, then those of a warp in pairs, then the warps.
   template <typename F, typename Add>
   rows::Two Reduce(int64_t count, rows::Two zero, const F& f, const Add& add) const {
-    constexpr int kWarp = 32;
+    using rows::kWarp;
     rows::Two sum = zero;
-    for (int64_t warp = 0; warp < rows::kLanes; warp += kWarp) {
+    for (int64_t warp = 0; warp < kTeam; warp += kWarp) {
       rows::Two lanes[kWarp];
       for (int64_t lane = 0; lane < kWarp; ++lane) {
         lanes[lane] = zero;
-        for (int64_t i = warp + lane; i < count; i += rows::kLanes) {
+        for (int64_t i = warp + lane; i < count; i += kTeam) {
           lanes[lane] = add(lanes[lane], f(i));
         }
       }
@@ -49,10 +50,10 @@ class Team {
 
 class Launcher {
  public:
-  template <typename Body>
+  template <int kTeam, typename Body>
   void Teams(int64_t count, int64_t scratch, const Body& body) const {
     std::vector<rows::Pack<float, 4>> numbers(static_cast<size_t>((scratch + 3) / 4));
-    Team team(scratch == 0 ? nullptr : numbers.front().numbers);
+    Team<kTeam> team(scratch == 0 ? nullptr : numbers.front().numbers);
     for (int64_t i = 0; i < count; ++i) body(team, i);
   }
   template <typename Body>

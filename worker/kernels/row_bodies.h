@@ -2,7 +2,8 @@
 
 // What the kernels of row_kernels.h compute: one code for the CPU and for GPUs, which nvcc compiles
 // as well. A body is run for each of a number of teams, or for each number of a count. A team is so
-// many lanes (kLanes) that share out a row; its functions are called by all of them:
+// many lanes that share out a row (kLanes, or kWarp where rows are narrow); its functions are
+// called by all of them:
 //
 //   ForEach(count, f)   f(i) for each i below count. Which lane has an i follows from i alone, so
 //                       what a lane has written itself it may read again without Sync.
@@ -25,7 +26,7 @@
 
 namespace harmony::worker::rows {
 
-constexpr int kLanes = 256;
+constexpr int kLanes = 256, kWarp = 32;
 
 // ---- Numbers ----
 
@@ -232,6 +233,11 @@ struct NormBackwardBody {
       for (int j = 0; j < P; ++j) {
         gradient[j] = (gradient[j] * weights[j] - along.second - normed[j] * along.first) * rstd;
       }
+      if (gradients.other != nullptr) {
+        float others[P];
+        Load<P>(static_cast<const T*>(gradients.other) + row * width + i * P, others);
+        for (int j = 0; j < P; ++j) gradient[j] += others[j];
+      }
       Store<P>(gradient, static_cast<T*>(gradients.of_x) + row * width + i * P);
     });
   }
@@ -239,16 +245,17 @@ struct NormBackwardBody {
 
 // ---- Sums over rows ----
 
-// to[i] += the parts' numbers i, added up in their order. For each i.
+// to[i] += the sum of the parts' numbers i. A team for each i.
 struct FoldBody {
   const float* parts;
   int64_t count, stride;  // of parts
   float* to;
 
-  HARMONY_ON_ALL void operator()(int64_t i) const {
-    float sum = 0;
-    for (int64_t part = 0; part < count; ++part) sum += parts[part * stride + i];
-    to[i] += sum;
+  template <typename Team>
+  HARMONY_ON_ALL void operator()(Team& team, int64_t i) const {
+    const auto number_of = [&](int64_t part) { return Two{parts[part * stride + i], 0}; };
+    const float sum = team.Reduce(count, Two(), number_of, AddTwo()).first;
+    team.Once([&] { to[i] += sum; });
   }
 };
 
@@ -374,7 +381,7 @@ HARMONY_ON_ALL Slope SlopeOf(Gate gate, float x) {
       return {x * share, share * (1 + x * (1 - share))};
     }
     case Gate::kRelu:
-      return {x > 0 ? x : 0, x > 0 ? 1.F : 0.F};
+      return {x <= 0 ? 0 : x, x <= 0 ? 0.F : 1.F};  // what is no number stays so
     case Gate::kGelu: {
       const float share = 0.5F * (1 + erff(x * kRootOfHalf));
       return {x * share, share + x * kOfNormal * expf(-0.5F * x * x)};
@@ -431,7 +438,8 @@ struct GatedBackwardBody {
 // The largest number of a row, and the sum of exp(number - largest).
 struct AddExponentials {
   HARMONY_ON_ALL Two operator()(Two a, Two b) const {
-    const float most = a.first < b.first ? b.first : a.first;
+    const bool takes_other = a.first < b.first || b.first != b.first;  // also what is no number
+    const float most = takes_other ? b.first : a.first;
     if (most == -INFINITY) return {most, a.second + b.second};
     return {most, a.second * expf(a.first - most) + b.second * expf(b.first - most)};
   }

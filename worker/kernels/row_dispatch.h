@@ -2,9 +2,9 @@
 
 // The RowKernels of a device, from what starts bodies there. A Launcher has
 //
-//   Teams(count, scratch, body)   body(team, i) for each i below count, by teams with so many
-//                                 numbers of scratch, at most kMostScratch
-//   Each(count, body)             body(i) for each i below count
+//   Teams<kTeam>(count, scratch, body)   body(team, i) for each i below count, by teams of so many
+//                                        lanes, kLanes or kWarp, with so many numbers of scratch
+//   Each(count, body)                    body(i) for each i below count
 //
 // one after the other where there are several.
 
@@ -16,7 +16,11 @@
 
 namespace harmony::worker::rows {
 
-constexpr int64_t kMostScratch = 10240;  // with what a Reduce needs, 48 KiB at most
+// Numbers of scratch that kLanes lanes have, of one team or of several; with what a Reduce needs,
+// 48 KiB at most.
+constexpr int64_t kMostScratch = 10240;
+// Of so many packs and fewer a row is shared out by a warp.
+constexpr int64_t kNarrow = 128;
 
 // Calls f with a null pointer of the numbers' type.
 template <typename F>
@@ -50,22 +54,23 @@ class RowKernelsBy : public RowKernels {
   void Norm(const NormRows& norm, void* y) const override {
     WithTypes(norm, {norm.x, y, norm.weight, norm.bias},
               [&]<typename T, typename W, int P>(T*, W*, PackOf<P>) {
-                launcher_.Teams(norm.rows, 0, NormBody<T, W, P>{norm, static_cast<T*>(y)});
+                Teams(norm.rows, 0, norm.width / P, NormBody<T, W, P>{norm, static_cast<T*>(y)});
               });
   }
 
   void NormBackward(const NormRows& norm, const NormGradients& gradients) const override {
     const RowParts parts(norm.rows, norm.width);
     const int64_t numbers = norm.width * (gradients.of_bias == nullptr ? 1 : 2);
-    WithTypes(norm, {norm.x, gradients.of_y, gradients.of_x, norm.weight, gradients.scratch},
-              [&]<typename T, typename W, int P>(T*, W*, PackOf<P>) {
-                const bool in_scratch = numbers <= kMostScratch;
-                launcher_.Teams(
-                    parts.parts, in_scratch ? numbers : 0,
-                    NormBackwardBody<T, W, P>{norm, gradients, parts.rows_each, in_scratch});
-              });
-    Fold(gradients.scratch, parts.parts, numbers, norm.width, gradients.of_weight);
-    Fold(gradients.scratch + norm.width, parts.parts, numbers, norm.width, gradients.of_bias);
+    WithTypes(
+        norm,
+        {norm.x, gradients.of_y, gradients.of_x, gradients.other, norm.weight, gradients.scratch},
+        [&]<typename T, typename W, int P>(T*, W*, PackOf<P>) {
+          const bool in_scratch = numbers <= kMostScratch;
+          Teams(parts.parts, in_scratch ? numbers : 0, norm.width / P,
+                NormBackwardBody<T, W, P>{norm, gradients, parts.rows_each, in_scratch});
+        });
+    Fold(gradients.scratch, 0, parts.parts, numbers, norm.width, gradients.of_weight);
+    Fold(gradients.scratch, norm.width, parts.parts, numbers, norm.width, gradients.of_bias);
   }
 
   void Rotate(const Rotation& rotation) const override {
@@ -74,7 +79,7 @@ class RowKernelsBy : public RowKernels {
       WithPacks<kSeveralOf<T>>(half, {rotation.x}, [&]<int P>(PackOf<P>) {
         RotateBody<T, P> body{rotation, {}};
         memcpy(body.frequencies, rotation.frequencies, sizeof(float) * static_cast<size_t>(half));
-        launcher_.Teams(rotation.samples * rotation.tokens, 2 * half, body);
+        Teams(rotation.samples * rotation.tokens, 2 * half, rotation.heads * half / P, body);
       });
     });
   }
@@ -100,7 +105,7 @@ class RowKernelsBy : public RowKernels {
   void CrossEntropy(const CrossEntropyRows& rows) const override {
     WithType(rows.type, [&]<typename T>(T*) {
       WithPacks<kSeveralOf<T>>(rows.classes, {rows.logits}, [&]<int P>(PackOf<P>) {
-        launcher_.Teams(rows.rows, 0, CrossEntropyBody<T, P>{rows});
+        Teams(rows.rows, 0, rows.classes / P, CrossEntropyBody<T, P>{rows});
       });
     });
   }
@@ -110,18 +115,18 @@ class RowKernelsBy : public RowKernels {
     const RowParts parts(rows, width);
     WithType(type, [&]<typename T>(T*) {
       WithPacks<kSeveralOf<T>>(width, {from, scratch}, [&]<int P>(PackOf<P>) {
-        launcher_.Teams(
-            parts.parts, 0,
+        Teams(
+            parts.parts, 0, width / P,
             SumRowsBody<T, P>{static_cast<const T*>(from), rows, width, parts.rows_each, scratch});
       });
     });
-    Fold(scratch, parts.parts, width, width, sums);
+    Fold(scratch, 0, parts.parts, width, width, sums);
   }
 
   void AddSortedRows(const SortedRows& rows) const override {
     WithType(rows.type, [&]<typename T>(T*) {
       WithPacks<kSeveralOf<T>>(rows.width, {rows.from, rows.to}, [&]<int P>(PackOf<P>) {
-        launcher_.Teams(rows.rows, 0, SortedRowsBody<T, P>{rows});
+        Teams(rows.rows, 0, rows.width / P, SortedRowsBody<T, P>{rows});
       });
     });
   }
@@ -149,8 +154,19 @@ class RowKernelsBy : public RowKernels {
     });
   }
 
-  void Fold(const float* parts, int64_t count, int64_t stride, int64_t width, float* to) const {
-    if (to != nullptr) launcher_.Each(width, FoldBody{parts, count, stride, to});
+  // `packs`: of a row that a team shares out.
+  template <typename Body>
+  void Teams(int64_t count, int64_t scratch, int64_t packs, const Body& body) const {
+    if (packs <= kNarrow && scratch <= kMostScratch / (kLanes / kWarp)) {
+      launcher_.template Teams<kWarp>(count, scratch, body);
+    } else {
+      launcher_.template Teams<kLanes>(count, scratch, body);
+    }
+  }
+
+  void Fold(const float* scratch, int64_t begin, int64_t count, int64_t stride, int64_t width,
+            float* to) const {
+    if (to != nullptr) Teams(width, 0, count, FoldBody{scratch + begin, count, stride, to});
   }
 
   Launcher launcher_;

@@ -17,10 +17,10 @@ namespace harmony::worker {
 
 enum class Number { kF32, kBf16 };
 
-// Sums over rows are formed in parts of consecutive rows, and these added in their order. Their
-// scratch is the caller's: `parts` times `width` numbers of fp32 for each sum.
+// Sums over rows are formed in parts of consecutive rows, and these added up. Their scratch is the
+// caller's: `parts` times `width` numbers of fp32 for each sum.
 struct RowParts {
-  static constexpr int64_t kMost = 256, kMostNumbers = int64_t{1} << 20;
+  static constexpr int64_t kMost = 2048, kMostNumbers = int64_t{1} << 20;
   RowParts(int64_t rows, int64_t width)
       : rows_each((rows + Most(width) - 1) / Most(width)),
         parts(rows_each == 0 ? 0 : (rows + rows_each - 1) / rows_each) {}
@@ -50,10 +50,11 @@ struct NormRows {
 
 struct NormGradients {
   const void* of_y = nullptr;
-  void* of_x = nullptr;        // may be of_y; null: not wanted
-  float* scratch = nullptr;    // of a sum, where there is a next one; of two, with of_bias
-  float* of_weight = nullptr;  // added to; null: not wanted
-  float* of_bias = nullptr;    // the same
+  void* of_x = nullptr;         // may be of_y; null: not wanted
+  const void* other = nullptr;  // of x, from elsewhere, which is added to it; null: none
+  float* scratch = nullptr;     // of a sum, where there is a next one; of two, with of_bias
+  float* of_weight = nullptr;   // added to; null: not wanted
+  float* of_bias = nullptr;     // the same
 };
 
 // Rotary embedding in place, in Hugging Face's half-rotation layout: of [samples * tokens, heads *

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker/device/torch_tensors.h"
 #include "worker/kernels/row_kernels.h"
 #include "worker/models/fused_attention.h"
 #include "worker/models/gemm.h"
@@ -12,12 +13,6 @@
 
 namespace harmony::worker {
 namespace {
-
-Number NumberOf(const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16,
-              "these layers compute in no ", tensor.scalar_type());
-  return tensor.scalar_type() == at::kFloat ? Number::kF32 : Number::kBf16;
-}
 
 // Where a tensor's numbers are.
 void* Numbers(const at::Tensor& tensor) {
@@ -49,7 +44,8 @@ Gate GateOf(model::Activation activation) {
 }
 
 GatedRows Describe(const at::Tensor& gate, const at::Tensor& up, model::Activation activation) {
-  return {NumberOf(gate), GateOf(activation), gate.numel(), Numbers(gate), Numbers(up)};
+  return {NumberOf(gate.scalar_type()), GateOf(activation), gate.numel(), Numbers(gate),
+          Numbers(up)};
 }
 
 NormRows Describe(const at::Tensor& x, const NormParam& param, const NormSaved& saved) {
@@ -58,8 +54,8 @@ NormRows Describe(const at::Tensor& x, const NormParam& param, const NormSaved& 
   norm.rows = x.numel() / norm.width;
   norm.centred = param.bias.weight.defined();
   norm.epsilon = static_cast<float>(param.epsilon);
-  norm.type = NumberOf(x);
-  norm.parameters = NumberOf(param.weight.weight);
+  norm.type = NumberOf(x.scalar_type());
+  norm.parameters = NumberOf(param.weight.weight.scalar_type());
   norm.x = Numbers(x);
   norm.weight = Numbers(param.weight.weight);
   if (norm.centred) norm.bias = Numbers(param.bias.weight);
@@ -116,8 +112,8 @@ void Portable::MatMul(at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
 
 void Portable::AddSumOfRows(at::Tensor& sums, const at::Tensor& dy) const {
   const at::Tensor scratch = ScratchFor(dy, dy.size(1), 1);
-  kernels_.AddSumOfRows(NumberOf(dy), Numbers(dy), dy.size(0), dy.size(1), Floats(scratch),
-                        Floats(sums));
+  kernels_.AddSumOfRows(NumberOf(dy.scalar_type()), Numbers(dy), dy.size(0), dy.size(1),
+                        Floats(scratch), Floats(sums));
 }
 
 void Portable::Norm(at::Tensor& y, const at::Tensor& x, const NormParam& param,
@@ -201,7 +197,7 @@ void Portable::Rotate(at::Tensor& rows, const RopeTables& tables, BatchShape sha
   TORCH_CHECK(tables.head_dim / 2 <= Rotation::kMostFrequencies, "heads of ", tables.head_dim,
               " numbers: rotary embedding is computed for ", 2 * Rotation::kMostFrequencies,
               " at most");
-  kernels_.Rotate({NumberOf(rows), Numbers(rows), shape.samples, shape.tokens,
+  kernels_.Rotate({NumberOf(rows.scalar_type()), Numbers(rows), shape.samples, shape.tokens,
                    rows.size(1) / tables.head_dim, tables.head_dim, tables.frequencies.data(),
                    inverse});
 }
@@ -216,8 +212,9 @@ int64_t Portable::GatherRows(const at::Tensor& table, const at::Tensor& ids, at:
 void Portable::ScatterAddRows(at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& dy,
                               int64_t skip) const {
   const auto [sorted, order] = at::sort(ids, std::optional<bool>(true));  // stable
-  kernels_.AddSortedRows({NumberOf(dy), dy.size(0), dy.size(1), sorted.const_data_ptr<int32_t>(),
-                          order.const_data_ptr<int64_t>(), skip, Numbers(dy), Floats(gradient)});
+  kernels_.AddSortedRows({NumberOf(dy.scalar_type()), dy.size(0), dy.size(1),
+                          sorted.const_data_ptr<int32_t>(), order.const_data_ptr<int64_t>(), skip,
+                          Numbers(dy), Floats(gradient)});
 }
 
 void Portable::AddPositions(at::Tensor& y, const at::Tensor& positions, BatchShape shape) const {
@@ -225,8 +222,8 @@ void Portable::AddPositions(at::Tensor& y, const at::Tensor& positions, BatchSha
 }
 
 void Portable::SumPositions(at::Tensor& gradient, const at::Tensor& dy, BatchShape shape) const {
-  kernels_.AddInOrder(NumberOf(dy), Numbers(dy), shape.samples, shape.tokens * dy.size(1),
-                      Floats(gradient));
+  kernels_.AddInOrder(NumberOf(dy.scalar_type()), Numbers(dy), shape.samples,
+                      shape.tokens * dy.size(1), Floats(gradient));
 }
 
 double Portable::RunLinearLoss(LinearLoss& loss) const {
@@ -242,7 +239,7 @@ double Portable::RunLinearLoss(LinearLoss& loss) const {
     at::Tensor chunk_gradient = loss.x_gradient.narrow(0, begin, count);
     if (biased) logits.copy_(loss.bias.expand_as(logits));
     MatMul(logits, chunk, loss.weight.t(), /*accumulate=*/biased);
-    kernels_.CrossEntropy({NumberOf(logits), count, classes, Numbers(logits),
+    kernels_.CrossEntropy({NumberOf(logits.scalar_type()), count, classes, Numbers(logits),
                            loss.labels.const_data_ptr<int32_t>() + begin, loss.scale,
                            losses.mutable_data_ptr<double>() + begin});
     MatMul(loss.weight_gradient, logits.t(), chunk,

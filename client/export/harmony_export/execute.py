@@ -15,6 +15,7 @@ from .devices import attention, attention_backward, batch_norm, batch_norm_backw
 from .dropout import draw
 from .fast_products import product
 from .fused_loss import linear_cross_entropy
+from .gated import gated, gated_backward
 from .rms_norms import rms_norm, rms_norm_backward
 from .state import DTYPES as _NAMES
 
@@ -40,7 +41,8 @@ _SIZES: dict[str, Callable[..., int]] = {
 }
 _OWN: dict[str, Callable[..., Any]] = {"attention": attention, "attention_backward": attention_backward,
                                        "batch_norm": batch_norm, "batch_norm_backward": batch_norm_backward,
-                                       "dropout_mask": draw, "group_norm": aten.native_group_norm,
+                                       "dropout_mask": draw, "gated": gated, "gated_backward": gated_backward,
+                                       "group_norm": aten.native_group_norm,
                                        "group_norm_backward": aten.native_group_norm_backward, "layer_norm": layer_norm,
                                        "layer_norm_backward": layer_norm_backward,
                                        "linear_cross_entropy": linear_cross_entropy,

@@ -17,6 +17,7 @@ from .dropout import MASK
 from .errors import ExportError
 from .fast_products import PRODUCT
 from .fused_loss import LINEAR_CROSS_ENTROPY
+from .gated import GATED, GATED_BACKWARD
 from .joint import LayerGraphs, Phase
 from .rms_norms import RMS_NORM, RMS_NORM_BACKWARD
 from .state import DTYPES, dtype_name
@@ -34,6 +35,8 @@ _SIZE_OPERATIONS = {
     torch.sym_max: "max",
     torch.sym_min: "min",
 }
+
+_OWN = (GATED, GATED_BACKWARD, LINEAR_CROSS_ENTROPY, PRODUCT, RMS_NORM, RMS_NORM_BACKWARD)
 
 _MEMORY_FORMATS = {
     torch.contiguous_format: "contiguous_format",
@@ -119,7 +122,7 @@ class _PhaseWriter:
 
     def _check(self, node: fx.Node) -> None:
         target = node.target
-        if target in (LINEAR_CROSS_ENTROPY, PRODUCT, RMS_NORM, RMS_NORM_BACKWARD):
+        if target in _OWN:
             return
         if not isinstance(target, OpOverload) or target.namespace != "aten":
             raise ExportError(f"{target} is no operator of ATen", self._where, "Use PyTorch's own tensor operations")

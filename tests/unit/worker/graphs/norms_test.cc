@@ -230,6 +230,10 @@ TEST(NormsByRowsTest, AreAsOnTheCpu) {
         EXPECT_EQ(found.sizes(), right.sizes());
         EXPECT_LT(Apart(found, right), bar);
       }
+      EXPECT_TRUE(IsOfRows(x, weight, bias, gradient));
+      EXPECT_FALSE(IsOfRows(x.to(at::kHalf), weight, bias) ||
+                   IsOfRows(x, weight, bias.to(at::kHalf)) ||
+                   IsOfRows(x, weight, bias, gradient.to(at::kHalf)));
       const auto only = LayerNormBackwardByRows(kernels, gradient, turned, {width}, mean, rstd,
                                                 weight, bias, {true, false, false});
       EXPECT_TRUE(at::equal(std::get<0>(only), dx));

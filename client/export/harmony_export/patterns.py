@@ -1,0 +1,78 @@
+"""Finding operations that belong together in a graph, and putting one in their place."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from .symbols import dimensions_in_memory
+
+aten = torch.ops.aten
+
+# Puts the second node in the place of the first, and erases that.
+Substitute = Callable[[fx.Node, fx.Node], None]
+
+
+class NotFound(Exception):
+    """It is something else."""
+
+
+def results_of(graph: fx.Graph, target: Any, arguments: tuple[Any, ...], like: Sequence[fx.Node]) -> list[fx.Node]:
+    """The results of a new operation, of which each is like a node that there is."""
+    made = graph.call_function(target, arguments)
+    made.meta["val"] = tuple(node.meta["val"] for node in like)
+    parts = []
+    for index, value in enumerate(made.meta["val"]):
+        parts.append(graph.call_function(operator.getitem, (made, index)))
+        parts[-1].meta["val"] = value
+    return parts
+
+
+def require(condition: object) -> None:
+    if not condition:
+        raise NotFound
+
+
+def is_call(node: Any, target: Any) -> fx.Node:
+    require(isinstance(node, fx.Node) and node.target is target and not node.kwargs)
+    assert isinstance(node, fx.Node)
+    return node
+
+
+def argument_at(node: fx.Node, index: int) -> fx.Node:
+    argument = node.args[index]
+    require(isinstance(argument, fx.Node))
+    assert isinstance(argument, fx.Node)
+    return argument
+
+
+def only(nodes: Sequence[fx.Node]) -> fx.Node:
+    require(len(nodes) == 1)
+    return nodes[0]
+
+
+def is_product(node: fx.Node, a: fx.Node, b: fx.Node) -> bool:
+    return node.target is aten.mul.Tensor and node.args in ((a, b), (b, a))
+
+
+def other_operand(node: fx.Node, one: fx.Node) -> fx.Node:
+    """The other operand of a product or sum of two tensors."""
+    require(node.target in (aten.mul.Tensor, aten.add.Tensor) and len(node.args) == 2 and one in node.args)
+    other = node.args[1] if node.args[0] is one else node.args[0]
+    require(isinstance(other, fx.Node))
+    assert isinstance(other, fx.Node)
+    return other
+
+
+def is_copy(node: fx.Node, kind: torch.dtype) -> bool:
+    return node.target is aten._to_copy.default and node.kwargs.get("dtype") == kind and node.meta["val"].dtype == kind
+
+
+def in_order(node: fx.Node) -> bool:
+    """Whether a tensor's dimensions lie in memory in their order, without gaps."""
+    value = node.meta["val"]
+    return dimensions_in_memory(value) == list(range(value.dim()))
