@@ -32,6 +32,8 @@ class Norm(nn.Module):
         normed = wide * torch.rsqrt(variance + 1e-6)
         if self.other == "chunks":
             return torch.cat([part * 2 for part in normed.to(x.dtype).chunk(2, -1)], -1) * self.weight
+        if self.other == "a size":
+            return normed.to(x.dtype) * x.shape[0] * self.weight
         if self.other == "one more":
             return (normed * (1.0 + self.weight.float())).to(x.dtype)
         y = self.weight * normed.to(x.dtype)
@@ -92,7 +94,7 @@ class RmsNorms(support.ExportTest):
         self.assertLessEqual(with_norm, 3 * 2 * _WIDTH + 4)
 
     def test_what_is_something_else_stays(self) -> None:
-        for other in ("centred", "chunks", "one more", "used variance", "frozen weight"):
+        for other in ("a size", "centred", "chunks", "one more", "used variance", "frozen weight"):
             with self.subTest(other):
                 folder = self.export(Layers(other), "cross_entropy", batch(), dtype="bf16")
                 self.assertEqual(self.norms(folder), 0)

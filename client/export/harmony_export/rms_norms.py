@@ -167,5 +167,5 @@ def _has_weight(node: fx.Node, normed: fx.Node, width: int, kind: torch.dtype) -
     """Whether it is the product of the normed rows and a weight."""
     if node.target is not aten.mul.Tensor or node.meta["val"].dtype != kind:
         return False
-    weight = other_operand(node, normed).meta["val"]
-    return bool(weight.dim() == 1 and weight.shape[0] == width and weight.dtype == kind)
+    weight = other_operand(node, normed).meta.get("val")  # none of a size
+    return isinstance(weight, Tensor) and bool(weight.dim() == 1 and weight.shape[0] == width and weight.dtype == kind)
