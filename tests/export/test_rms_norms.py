@@ -106,11 +106,13 @@ class RmsNorms(support.ExportTest):
                 # The first block's only: what it hands on is brought into order.
                 self.assertLess(self.norms(self.export(Layers("turned"), "cross_entropy", batch(), dtype=dtype)), 2)
 
-    def test_language_models_have_them(self) -> None:
-        for name in ("llama", "mixtral"):
-            for dtype in ("fp32", "bf16"):
-                with self.subTest(name, dtype=dtype):
-                    self.assertGreater(self.norms(self.export_case(make_models.make(name), dtype=dtype)), 0)
+    def test_language_models_have_them_and_gated_products(self) -> None:
+        for name, dtype in (("llama", "bf16"), ("mixtral", "fp32")):
+            with self.subTest(name):
+                counts = support.count_of_operators(self.export_case(make_models.make(name), dtype=dtype))
+                self.assertGreater(counts["harmony::rms_norm_backward"], 1)
+                if name == "llama":
+                    self.assertGreater(counts["harmony::gated_backward"], 0)
 
 
 if __name__ == "__main__":
