@@ -23,6 +23,7 @@ Gate GateOf(c10::string_view activation) {
 const char* GeluName(Gate gate) { return gate == Gate::kGeluTanh ? "tanh" : "none"; }
 
 void CheckAlike(const at::Tensor& one, const at::Tensor& other) {
+  NumberOf(one.scalar_type());  // of a type that all devices compute in
   TORCH_CHECK(one.sizes() == other.sizes() && one.scalar_type() == other.scalar_type(),
               "factors and gradients are alike, not ", one.scalar_type(), " ", one.sizes(), " and ",
               other.scalar_type(), " ", other.sizes());
@@ -67,15 +68,16 @@ at::Tensor GatedByRows(const RowKernels& kernels, const at::Tensor& given_gate,
   return made;
 }
 
-GatedGradients GatedBackwardByRows(const RowKernels& kernels, const at::Tensor& gradient,
+GatedGradients GatedBackwardByRows(const RowKernels& kernels, const at::Tensor& given_gradient,
                                    const at::Tensor& given_gate, const at::Tensor& given_up,
                                    c10::string_view activation) {
   CheckAlike(given_gate, given_up);
-  CheckAlike(given_gate, gradient);
+  CheckAlike(given_gate, given_gradient);
   const at::Tensor gate = given_gate.contiguous(), up = given_up.contiguous();
-  const at::Tensor of_gate = at::empty_like(gate).copy_(gradient), of_up = at::empty_like(gate);
-  kernels.GatedBackward(RowsOf(gate, up, GateOf(activation)), of_gate.mutable_data_ptr(),
-                        of_up.mutable_data_ptr());
+  const at::Tensor gradient = given_gradient.contiguous();
+  const at::Tensor of_gate = at::empty_like(gate), of_up = at::empty_like(gate);
+  kernels.GatedBackward(RowsOf(gate, up, GateOf(activation)), gradient.const_data_ptr(),
+                        of_gate.mutable_data_ptr(), of_up.mutable_data_ptr());
   return {of_gate, of_up};
 }
 

@@ -16,6 +16,7 @@
 #include <optional>
 #include <tuple>
 
+#include "worker/device/torch_tensors.h"
 #include "worker/graphs/operator_parts.h"
 
 namespace harmony::worker {
@@ -138,6 +139,7 @@ at::ScalarType NormParameterType(const at::Tensor& input, const std::optional<at
 }
 
 void CheckRmsNorm(const at::Tensor& input, const at::Tensor& weight) {
+  NumberOf(input.scalar_type());  // of a type that all devices compute in
   TORCH_CHECK(input.dim() > 0 && weight.dim() == 1 && weight.size(0) == input.size(-1) &&
                   input.size(-1) > 0 && weight.scalar_type() == input.scalar_type(),
               "rows of ", input.scalar_type(), " ", input.sizes(), ", a weight of ",

@@ -414,6 +414,7 @@ struct GatedBody {
 template <typename T, int P>
 struct GatedBackwardBody {
   GatedRows rows;
+  const T* of_product;
   T* of_gate;
   T* of_up;
 
@@ -421,7 +422,7 @@ struct GatedBackwardBody {
     float gate[P], up[P], gradient[P];
     Load<P>(static_cast<const T*>(rows.gate) + i * P, gate);
     Load<P>(static_cast<const T*>(rows.up) + i * P, up);
-    Load<P>(of_gate + i * P, gradient);
+    Load<P>(of_product + i * P, gradient);
     for (int j = 0; j < P; ++j) {
       const Slope slope = SlopeOf(rows.by, gate[j]);
       const float through = Rounded<T>(gradient[j] * up[j]);

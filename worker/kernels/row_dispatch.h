@@ -92,12 +92,14 @@ class RowKernelsBy : public RowKernels {
     });
   }
 
-  void GatedBackward(const GatedRows& rows, void* of_gate, void* of_up) const override {
+  void GatedBackward(const GatedRows& rows, const void* of_product, void* of_gate,
+                     void* of_up) const override {
     WithType(rows.type, [&]<typename T>(T*) {
       WithPacks<kSeveralOf<T>>(
-          rows.count, {rows.gate, rows.up, of_gate, of_up}, [&]<int P>(PackOf<P>) {
-            launcher_.Each(rows.count / P, GatedBackwardBody<T, P>{rows, static_cast<T*>(of_gate),
-                                                                   static_cast<T*>(of_up)});
+          rows.count, {rows.gate, rows.up, of_product, of_gate, of_up}, [&]<int P>(PackOf<P>) {
+            launcher_.Each(rows.count / P, GatedBackwardBody<T, P>{
+                                               rows, static_cast<const T*>(of_product),
+                                               static_cast<T*>(of_gate), static_cast<T*>(of_up)});
           });
     });
   }

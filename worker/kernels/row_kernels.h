@@ -114,8 +114,10 @@ class RowKernels {
 
   // `out` may be one of the factors.
   virtual void Gated(const GatedRows& rows, void* out) const = 0;
-  // `of_gate` is the gradient of the product, and becomes that of gate; each step rounds.
-  virtual void GatedBackward(const GatedRows& rows, void* of_gate, void* of_up) const = 0;
+  // From the gradient of the product those of both factors; each step rounds. `of_gate` may be the
+  // product's.
+  virtual void GatedBackward(const GatedRows& rows, const void* of_product, void* of_gate,
+                             void* of_up) const = 0;
 
   virtual void CrossEntropy(const CrossEntropyRows& rows) const = 0;
 

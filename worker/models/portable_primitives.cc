@@ -150,7 +150,8 @@ void Portable::Gated(at::Tensor& out, const at::Tensor& gate, const at::Tensor& 
 
 void Portable::GatedBackward(at::Tensor& gradient, at::Tensor& dup, const at::Tensor& gate,
                              const at::Tensor& up, model::Activation activation) const {
-  kernels_.GatedBackward(Describe(gate, up, activation), Numbers(gradient), Numbers(dup));
+  kernels_.GatedBackward(Describe(gate, up, activation), Numbers(gradient), Numbers(gradient),
+                         Numbers(dup));
 }
 
 // Where they are kept, the logarithms of the heads at one position of their groups are one tensor.

@@ -49,7 +49,7 @@ TEST(GatedRowsTest, WhatIsNoNumberStaysSo) {
     std::vector<float> out(3), of_gate = {1, 1, 1}, of_up(3);
     const GatedRows rows{Number::kF32, by, 3, gate.data(), up.data()};
     CpuRowKernels().Gated(rows, out.data());
-    CpuRowKernels().GatedBackward(rows, of_gate.data(), of_up.data());
+    CpuRowKernels().GatedBackward(rows, of_gate.data(), of_gate.data(), of_up.data());
     EXPECT_TRUE(std::isnan(out[0]) && std::isnan(of_up[0]));
     EXPECT_EQ(std::isnan(of_gate[0]), by != Gate::kRelu);  // as LibTorch's, of which it is no part
     EXPECT_TRUE(std::isfinite(out[2]) && std::isfinite(of_gate[2]) && std::isfinite(of_up[2]));
