@@ -49,7 +49,7 @@ GatedGradients GatedBackward(const at::Tensor& gradient, const at::Tensor& gate,
   } else {
     at::gelu_backward_out(of_gate, of_gate, gate, GeluName(by));
   }
-  return {of_gate, at::mul(gradient, Activated(gate, by))};
+  return {of_gate, Activated(gate, by).mul_(gradient)};
 }
 
 GatedRows RowsOf(const at::Tensor& gate, const at::Tensor& up, Gate by) {

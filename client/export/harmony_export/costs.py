@@ -16,7 +16,6 @@ from .capture import base_of
 from .devices import copies_in_float32
 from .fast_products import PRODUCT
 from .fused_loss import LINEAR_CROSS_ENTROPY, chunk_bytes
-from .gated import GATED_BACKWARD
 from .joint import LayerGraphs, Phase
 from .polynomial import SAMPLES, Amount, Polynomial, number
 from .rms_norms import RMS_NORM, RMS_NORM_BACKWARD, temporaries
@@ -207,8 +206,6 @@ def _temporaries(node: fx.Node, where: str) -> Pair:
         *rows, width = map(expression, _tensor(node.args[0]).shape)
         of_element, of_row = temporaries(node)
         return bytes_of((of_element * width + of_row) * math.prod(rows), where)
-    if node.target is GATED_BACKWARD:
-        return _bytes_of(_tensor(node.args[0]), where)  # what is activated
     positions = _TEMPORARIES.get(getattr(node.target, "overloadpacket", None), ())
     sources = [node.args[position] for position in positions]
     sizes = [_bytes_of(source.meta["val"], where) for source in sources if isinstance(source, fx.Node)]
