@@ -1,7 +1,5 @@
 #include "worker/cuda/row_kernels.h"
 
-#include <algorithm>
-
 #include "worker/kernels/row_dispatch.h"
 
 namespace harmony::worker::cuda {

@@ -1,26 +1,23 @@
 #include "worker/graphs/gated.h"
 
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/silu.h>
-#include <ATen/ops/silu_backward.h>
 #include <torch/library.h>
 
 #include "worker/device/torch_tensors.h"
+#include "worker/models/functional.h"
 
 namespace harmony::worker {
 namespace {
 
-Gate GateOf(c10::string_view activation) {
-  if (activation == "silu") return Gate::kSilu;
-  if (activation == "gelu") return Gate::kGelu;
-  TORCH_CHECK(activation == "gelu_tanh", "'", activation, "' is not silu, gelu or gelu_tanh");
-  return Gate::kGeluTanh;
-}
+using model::Activation;
 
-const char* GeluName(Gate gate) { return gate == Gate::kGeluTanh ? "tanh" : "none"; }
+Activation ActivationOf(c10::string_view name) {
+  if (name == "silu") return Activation::kSilu;
+  if (name == "gelu") return Activation::kGelu;
+  TORCH_CHECK(name == "gelu_tanh", "'", name, "' is not silu, gelu or gelu_tanh");
+  return Activation::kGeluTanh;
+}
 
 void CheckAlike(const at::Tensor& one, const at::Tensor& other) {
   NumberOf(one.scalar_type());  // of a type that all devices compute in
@@ -29,32 +26,26 @@ void CheckAlike(const at::Tensor& one, const at::Tensor& other) {
               other.scalar_type(), " ", other.sizes());
 }
 
-at::Tensor Activated(const at::Tensor& gate, Gate by) {
-  return by == Gate::kSilu ? at::silu(gate) : at::gelu(gate, GeluName(by));
+// activation(gate) * by
+at::Tensor Product(const at::Tensor& gate, const at::Tensor& by, Activation activation) {
+  at::Tensor activated;
+  functional::Activate(activated, gate, activation);
+  return activated.mul_(by);
 }
 
 at::Tensor Gated(const at::Tensor& gate, const at::Tensor& up, c10::string_view activation) {
   CheckAlike(gate, up);
-  return Activated(gate, GateOf(activation)).mul_(up);
+  return Product(gate, up, ActivationOf(activation));
 }
 
 GatedGradients GatedBackward(const at::Tensor& gradient, const at::Tensor& gate,
-                             const at::Tensor& up, c10::string_view activation) {
+                             const at::Tensor& up, c10::string_view name) {
   CheckAlike(gate, up);
   CheckAlike(gate, gradient);
-  const Gate by = GateOf(activation);
+  const Activation activation = ActivationOf(name);
   at::Tensor of_gate = at::mul(gradient, up);
-  if (by == Gate::kSilu) {
-    at::silu_backward_out(of_gate, of_gate, gate);
-  } else {
-    at::gelu_backward_out(of_gate, of_gate, gate, GeluName(by));
-  }
-  return {of_gate, Activated(gate, by).mul_(gradient)};
-}
-
-GatedRows RowsOf(const at::Tensor& gate, const at::Tensor& up, Gate by) {
-  return {NumberOf(gate.scalar_type()), by, gate.numel(), gate.const_data_ptr(),
-          up.const_data_ptr()};
+  functional::ActivateBackwardInPlace(of_gate, gate, activation);
+  return {of_gate, Product(gate, gradient, activation)};
 }
 
 }  // namespace
@@ -64,7 +55,8 @@ at::Tensor GatedByRows(const RowKernels& kernels, const at::Tensor& given_gate,
   CheckAlike(given_gate, given_up);
   const at::Tensor gate = given_gate.contiguous(), up = given_up.contiguous();
   const at::Tensor made = at::empty_like(gate);
-  kernels.Gated(RowsOf(gate, up, GateOf(activation)), made.mutable_data_ptr());
+  kernels.Gated(functional::RowsOfGated(gate, up, ActivationOf(activation)),
+                made.mutable_data_ptr());
   return made;
 }
 
@@ -76,8 +68,9 @@ GatedGradients GatedBackwardByRows(const RowKernels& kernels, const at::Tensor& 
   const at::Tensor gate = given_gate.contiguous(), up = given_up.contiguous();
   const at::Tensor gradient = given_gradient.contiguous();
   const at::Tensor of_gate = at::empty_like(gate), of_up = at::empty_like(gate);
-  kernels.GatedBackward(RowsOf(gate, up, GateOf(activation)), gradient.const_data_ptr(),
-                        of_gate.mutable_data_ptr(), of_up.mutable_data_ptr());
+  kernels.GatedBackward(functional::RowsOfGated(gate, up, ActivationOf(activation)),
+                        gradient.const_data_ptr(), of_gate.mutable_data_ptr(),
+                        of_up.mutable_data_ptr());
   return {of_gate, of_up};
 }
 

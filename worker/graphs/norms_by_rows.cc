@@ -17,11 +17,12 @@ namespace {
 // What the row kernels are given has to live as long as this.
 struct RowsOfNorm {
   RowsOfNorm(const at::Tensor& of, at::IntArrayRef shape,
-             const std::optional<at::Tensor>& of_weight, const std::optional<at::Tensor>& of_bias)
+             const std::optional<at::Tensor>& of_weight, const std::optional<at::Tensor>& of_bias,
+             bool centred)
       : input(of.contiguous()), parameters(NormParameterType(of, of_weight, of_bias)) {
     norm.width = c10::multiply_integers(shape);
     norm.rows = norm.width == 0 ? 0 : input.numel() / norm.width;
-    norm.centred = true;
+    norm.centred = centred;
     norm.type = NumberOf(input.scalar_type());
     norm.parameters = NumberOf(parameters);
     norm.x = input.const_data_ptr();
@@ -33,6 +34,21 @@ struct RowsOfNorm {
   at::ScalarType parameters;
   NormRows norm;
 };
+
+// The mean is undefined where the rows are not centred.
+NormResults ForwardByRows(const RowKernels& kernels, RowsOfNorm& rows, at::IntArrayRef shape,
+                          double eps) {
+  at::DimVector statistics(rows.input.sizes().begin(), rows.input.sizes().end());
+  std::fill(statistics.end() - static_cast<std::ptrdiff_t>(shape.size()), statistics.end(), 1);
+  const at::Tensor made = at::empty_like(rows.input);
+  const at::Tensor rstd = at::empty(statistics, rows.input.options().dtype(at::kFloat));
+  at::Tensor mean;
+  rows.norm.epsilon = static_cast<float>(eps);
+  if (rows.norm.centred) rows.norm.mean = (mean = at::empty_like(rstd)).mutable_data_ptr<float>();
+  rows.norm.rstd = rstd.mutable_data_ptr<float>();
+  kernels.Norm(rows.norm, made.mutable_data_ptr());
+  return {made, mean, rstd};
+}
 
 NormResults BackwardByRows(const RowKernels& kernels, RowsOfNorm& rows, at::IntArrayRef shape,
                            const at::Tensor& gradient, const at::Tensor& mean,
@@ -89,17 +105,8 @@ bool IsOfRows(const at::Tensor& input, const std::optional<at::Tensor>& weight,
 NormResults LayerNormByRows(const RowKernels& kernels, const at::Tensor& input,
                             at::IntArrayRef shape, const std::optional<at::Tensor>& weight,
                             const std::optional<at::Tensor>& bias, double eps) {
-  RowsOfNorm rows(input, shape, weight, bias);
-  at::DimVector statistics(input.sizes().begin(), input.sizes().end());
-  std::fill(statistics.end() - static_cast<std::ptrdiff_t>(shape.size()), statistics.end(), 1);
-  const at::Tensor made = at::empty_like(rows.input);
-  const at::Tensor mean = at::empty(statistics, input.options().dtype(at::kFloat));
-  const at::Tensor deviation = at::empty_like(mean);
-  rows.norm.epsilon = static_cast<float>(eps);
-  rows.norm.mean = mean.mutable_data_ptr<float>();
-  rows.norm.rstd = deviation.mutable_data_ptr<float>();
-  kernels.Norm(rows.norm, made.mutable_data_ptr());
-  return {made, mean, deviation};
+  RowsOfNorm rows(input, shape, weight, bias, /*centred=*/true);
+  return ForwardByRows(kernels, rows, shape, eps);
 }
 
 NormResults LayerNormBackwardByRows(const RowKernels& kernels, const at::Tensor& gradient,
@@ -108,22 +115,15 @@ NormResults LayerNormBackwardByRows(const RowKernels& kernels, const at::Tensor&
                                     const std::optional<at::Tensor>& weight,
                                     const std::optional<at::Tensor>& bias,
                                     std::array<bool, 3> wanted) {
-  RowsOfNorm rows(input, shape, weight, bias);
+  RowsOfNorm rows(input, shape, weight, bias, /*centred=*/true);
   return BackwardByRows(kernels, rows, shape, gradient, mean, deviation, at::Tensor(), wanted);
 }
 
 RmsNormResults RmsNormByRows(const RowKernels& kernels, const at::Tensor& input,
                              const at::Tensor& weight, double eps) {
   CheckRmsNorm(input, weight);
-  RowsOfNorm rows(input, weight.sizes(), weight, std::nullopt);
-  at::DimVector statistics(input.sizes().begin(), input.sizes().end());
-  statistics.back() = 1;
-  const at::Tensor made = at::empty_like(rows.input);
-  const at::Tensor rstd = at::empty(statistics, input.options().dtype(at::kFloat));
-  rows.norm.centred = false;
-  rows.norm.epsilon = static_cast<float>(eps);
-  rows.norm.rstd = rstd.mutable_data_ptr<float>();
-  kernels.Norm(rows.norm, made.mutable_data_ptr());
+  RowsOfNorm rows(input, weight.sizes(), weight, std::nullopt, /*centred=*/false);
+  const auto [made, mean, rstd] = ForwardByRows(kernels, rows, weight.sizes(), eps);
   return {made, rstd};
 }
 
@@ -132,8 +132,7 @@ RmsNormResults RmsNormBackwardByRows(const RowKernels& kernels, const at::Tensor
                                      const at::Tensor& rstd,
                                      const std::optional<at::Tensor>& other) {
   CheckRmsNormBackward(gradient, input, weight, rstd, other);
-  RowsOfNorm rows(input, weight.sizes(), weight, std::nullopt);
-  rows.norm.centred = false;
+  RowsOfNorm rows(input, weight.sizes(), weight, std::nullopt, /*centred=*/false);
   const at::Tensor added = other.has_value() ? other->contiguous() : at::Tensor();
   const auto [of_input, of_weight, of_bias] = BackwardByRows(
       kernels, rows, weight.sizes(), gradient, at::Tensor(), rstd, added, {true, true, false});

@@ -14,12 +14,27 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "worker/device/torch_tensors.h"
 
 namespace harmony::worker::functional {
 namespace {
 
 // The weight as [in, out], whichever way it is stored.
 at::Tensor InOut(const at::Tensor& weight, bool in_out) { return in_out ? weight : weight.t(); }
+
+Gate GateOf(model::Activation kind) {
+  switch (kind) {
+    case model::Activation::kSilu:
+      return Gate::kSilu;
+    case model::Activation::kRelu:
+      return Gate::kRelu;
+    case model::Activation::kGelu:
+      return Gate::kGelu;
+    case model::Activation::kGeluTanh:
+      return Gate::kGeluTanh;
+  }
+  return Gate::kSilu;
+}
 
 const char* GeluName(model::Activation kind) {
   return kind == model::Activation::kGeluTanh ? "tanh" : "none";
@@ -126,6 +141,12 @@ void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, model::Activat
       at::gelu_backward_out(dy, dy, x, GeluName(kind));
       return;
   }
+}
+
+GatedRows RowsOfGated(const at::Tensor& gate, const at::Tensor& up, model::Activation kind) {
+  TORCH_CHECK(gate.is_contiguous() && up.is_contiguous(), "row kernels take contiguous tensors");
+  return {NumberOf(gate.scalar_type()), GateOf(kind), gate.numel(), gate.const_data_ptr(),
+          up.const_data_ptr()};
 }
 
 }  // namespace harmony::worker::functional

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "common/model/model_config.h"
+#include "worker/kernels/row_kernels.h"
 #include "worker/models/layer_params.h"
 #include "worker/models/primitives.h"
 
@@ -40,5 +41,7 @@ void Activate(at::Tensor& y, const at::Tensor& x, model::Activation kind);
 void ActivateInPlace(at::Tensor& x, model::Activation kind, int64_t rows);
 // dy becomes the gradient of the function's input x.
 void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, model::Activation kind);
+// Contiguous factors of a gated product, as row kernels are told of them.
+GatedRows RowsOfGated(const at::Tensor& gate, const at::Tensor& up, model::Activation kind);
 
 }  // namespace harmony::worker::functional

@@ -6,6 +6,7 @@
 
 #include "worker/device/torch_tensors.h"
 #include "worker/kernels/row_kernels.h"
+#include "worker/models/functional.h"
 #include "worker/models/fused_attention.h"
 #include "worker/models/gemm.h"
 #include "worker/models/heads.h"
@@ -27,25 +28,6 @@ float* Floats(const at::Tensor& tensor) {
 at::Tensor ScratchFor(const at::Tensor& rows_of, int64_t width, int64_t sums) {
   const RowParts parts(rows_of.numel() / width, width);
   return at::empty({parts.parts * width * sums}, rows_of.options().dtype(at::kFloat));
-}
-
-Gate GateOf(model::Activation activation) {
-  switch (activation) {
-    case model::Activation::kSilu:
-      return Gate::kSilu;
-    case model::Activation::kRelu:
-      return Gate::kRelu;
-    case model::Activation::kGelu:
-      return Gate::kGelu;
-    case model::Activation::kGeluTanh:
-      return Gate::kGeluTanh;
-  }
-  return Gate::kSilu;
-}
-
-GatedRows Describe(const at::Tensor& gate, const at::Tensor& up, model::Activation activation) {
-  return {NumberOf(gate.scalar_type()), GateOf(activation), gate.numel(), Numbers(gate),
-          Numbers(up)};
 }
 
 NormRows Describe(const at::Tensor& x, const NormParam& param, const NormSaved& saved) {
@@ -145,13 +127,13 @@ at::Tensor Portable::NormBackward(at::Tensor dy, const at::Tensor& x, const Norm
 void Portable::Gated(at::Tensor& out, const at::Tensor& gate, const at::Tensor& up,
                      model::Activation activation, int64_t) const {
   if (!out.defined()) out = at::empty_like(gate);
-  kernels_.Gated(Describe(gate, up, activation), Numbers(out));
+  kernels_.Gated(functional::RowsOfGated(gate, up, activation), Numbers(out));
 }
 
 void Portable::GatedBackward(at::Tensor& gradient, at::Tensor& dup, const at::Tensor& gate,
                              const at::Tensor& up, model::Activation activation) const {
-  kernels_.GatedBackward(Describe(gate, up, activation), Numbers(gradient), Numbers(gradient),
-                         Numbers(dup));
+  kernels_.GatedBackward(functional::RowsOfGated(gate, up, activation), Numbers(gradient),
+                         Numbers(gradient), Numbers(dup));
 }
 
 // Where they are kept, the logarithms of the heads at one position of their groups are one tensor.

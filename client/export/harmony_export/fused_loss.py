@@ -6,7 +6,6 @@ It adds up in another order than eager PyTorch, so it is done where it is asked 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import torch.nn.functional as functional
 from torch import Tensor, fx, library
 
 from .errors import ExportError
+from .patterns import results_of
 
 aten = torch.ops.aten
 
@@ -97,20 +97,13 @@ def fuse(graph: fx.Graph, where: str) -> None:
         raise ExportError(f"the loss cannot be fused: {reason}", where,
                           "Leave fused_loss (--fused-loss) out, or end the model in a linear layer and the cross "
                           "entropy of what it makes") from None
-    with graph.inserting_after(found.last):
-        fused = graph.call_function(LINEAR_CROSS_ENTROPY, (found.x, found.weight, found.bias, found.labels,
-                                                           found.ignored, found.scale))
-    mode = found.x.meta["val"].fake_mode
-    with mode:
+    with found.x.meta["val"].fake_mode:
         empty = found.bias.meta["val"] if found.bias is not None else found.loss.meta["val"].new_empty(0)
-        fused.meta["val"] = (found.loss.meta["val"], torch.empty_like(found.x.meta["val"]),
-                             torch.empty_like(found.weight.meta["val"]), torch.empty_like(empty))
-    parts: list[fx.Node] = []
-    with graph.inserting_after(fused):
-        for index in (3, 2, 1, 0):
-            part = graph.call_function(operator.getitem, (fused, index))
-            part.meta["val"] = fused.meta["val"][index]
-            parts.insert(0, part)
+        values = [found.loss.meta["val"], torch.empty_like(found.x.meta["val"]),
+                  torch.empty_like(found.weight.meta["val"]), torch.empty_like(empty)]
+    with graph.inserting_before(found.last.next):
+        parts = results_of(graph, LINEAR_CROSS_ENTROPY, (found.x, found.weight, found.bias, found.labels, found.ignored,
+                                                         found.scale), values)
     for part, nodes in zip(parts, ([found.loss], found.of_x, found.of_weight, found.of_bias)):
         for node in nodes:
             _put_in_place(graph, node, part)

@@ -74,7 +74,7 @@ def join(graph: fx.Graph, substitute: Substitute) -> None:
         order = {other: number for number, other in enumerate(graph.nodes)}
         with graph.inserting_before(min(found.of_up, found.of_activated, key=lambda other: order[other])):
             of_gate, of_up = results_of(graph, GATED_BACKWARD, (found.gradient, found.gate, found.up, found.activation),
-                                        (found.of_gate, found.of_up))
+                                        [found.of_gate.meta["val"], found.of_up.meta["val"]])
         for part, result in ((found.product, product), (found.of_gate, of_gate), (found.of_up, of_up)):
             substitute(part, result)
     graph.eliminate_dead_code()

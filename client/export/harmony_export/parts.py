@@ -6,13 +6,13 @@ parts as there are steps that takes the square of them. One tensor of all parts 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from .patterns import Substitute
 from .symbols import expression
 
 aten = torch.ops.aten
@@ -27,10 +27,6 @@ class _Part:
     begin: int
     end: int
     selected: bool  # the gradient lacks that dimension
-
-
-# Puts the second node in the place of the first, and erases that.
-Substitute = Callable[[fx.Node, fx.Node], None]
 
 
 def join_parts(graph: fx.Graph, substitute: Substitute) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from .symbols import dimensions_in_memory
 
@@ -21,12 +21,13 @@ class NotFound(Exception):
     """It is something else."""
 
 
-def results_of(graph: fx.Graph, target: Any, arguments: tuple[Any, ...], like: Sequence[fx.Node]) -> list[fx.Node]:
-    """The results of a new operation, of which each is like a node that there is."""
+def results_of(graph: fx.Graph, target: Any, arguments: tuple[Any, ...], values: Sequence[Tensor]) -> list[fx.Node]:
+    """The results of a new operation, with a fake tensor for each. To be inserted before a node: after one, their order would
+    be turned."""
     made = graph.call_function(target, arguments)
-    made.meta["val"] = tuple(node.meta["val"] for node in like)
+    made.meta["val"] = tuple(values)
     parts = []
-    for index, value in enumerate(made.meta["val"]):
+    for index, value in enumerate(values):
         parts.append(graph.call_function(operator.getitem, (made, index)))
         parts[-1].meta["val"] = value
     return parts

@@ -86,10 +86,11 @@ def join(graph: fx.Graph, substitute: Substitute) -> None:
 
 def _put(graph: fx.Graph, found: _Found, substitute: Substitute) -> None:
     with graph.inserting_before(found.y):
-        y, rstd = results_of(graph, RMS_NORM, (found.x, found.weight, found.epsilon), (found.y, found.rstd))
+        y, rstd = results_of(graph, RMS_NORM, (found.x, found.weight, found.epsilon),
+                             [found.y.meta["val"], found.rstd.meta["val"]])
     with graph.inserting_before(found.of_x):
         of_x, of_weight = results_of(graph, RMS_NORM_BACKWARD, (found.gradient, found.x, found.weight, rstd, found.other),
-                                (found.of_x, found.of_weight))
+                                     [found.of_x.meta["val"], found.of_weight.meta["val"]])
     for node, result in ((found.y, y), (found.of_x, of_x), (found.of_weight, of_weight)):
         substitute(node, result)
 
