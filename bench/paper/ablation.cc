@@ -100,8 +100,8 @@ class Ablation {
     planner::StepExecutions step;
     if (!builder.Complete(&plan, &step) || !plan::CheckPlan(imported_.model, plan).ok()) return;
     const dispatch::CostFactory& costs = variant.costs ? variant.costs : imported_.costs;
-    const absl::StatusOr<planner::Estimate> estimate = planner::EvaluatePlan(
-        imported_.model, plan, *costs(plan), {.steps = planner::StepsToRun(plan)});
+    const absl::StatusOr<planner::Estimate> estimate =
+        planner::EvaluatePlan(imported_.model, plan, *costs(plan));
     if (!estimate.ok() || (best.fits && best.step <= estimate->step)) return;
     best.fits = true;
     best.step = estimate->step;

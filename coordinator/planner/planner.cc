@@ -63,8 +63,7 @@ absl::Status HoldAgainst(const plan::Plan& plan, const model::ModelSpec& model,
                          const job::JobSpec& job, const plan::MachineSpec& machine,
                          const PlannerOptions& options, PlanResult* result) {
   Alternative other{"the plan without the profile", true, {}, "by the times of the profile"};
-  const absl::StatusOr<Estimate> estimate =
-      EvaluatePlan(model, plan, *options.costs(plan), {.steps = StepsToRun(plan)});
+  const absl::StatusOr<Estimate> estimate = EvaluatePlan(model, plan, *options.costs(plan));
   if (!estimate.ok()) return absl::OkStatus();
   other.step = estimate->step;
   if (other.step < result->estimate.step) {

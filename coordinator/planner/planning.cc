@@ -368,7 +368,6 @@ absl::Status Evaluate(const PlanBuilder& builder, const MoveRules& rules,
                       PlanResult* result) {
   EvaluateOptions evaluate;
   evaluate.keep_timeline = options.explain;
-  evaluate.steps = StepsToRun(result->plan);
   const std::unique_ptr<dispatch::CostModel> time = costs(result->plan);
   HARMONY_ASSIGN_OR_RETURN(result->estimate,
                            EvaluatePlan(builder.model(), result->plan, *time, evaluate));

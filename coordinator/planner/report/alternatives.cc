@@ -58,7 +58,7 @@ class Comparison {
     } else if (!builder_.FitsHost(plan)) {
       other.why = "does not fit the memory of the host";
     } else if (const absl::StatusOr<Estimate> estimate =
-                   EvaluatePlan(builder_.model(), plan, costs_, {.steps = StepsToRun(plan)});
+                   EvaluatePlan(builder_.model(), plan, costs_);
                estimate.ok()) {
       other.fits = true;
       other.step = estimate->step;

@@ -267,7 +267,9 @@ int StepsToRun(const plan::Plan& plan) {
 absl::StatusOr<Estimate> EvaluatePlan(const model::ModelSpec& model, const plan::Plan& plan,
                                       const dispatch::CostModel& costs,
                                       const EvaluateOptions& options) {
-  return Clock(model, plan, costs, options).Run();
+  EvaluateOptions run = options;
+  if (run.steps == 0) run.steps = StepsToRun(plan);
+  return Clock(model, plan, costs, run).Run();
 }
 
 plan::Plan WithMicrobatches(const model::ModelSpec& model, plan::Plan plan, int microbatches) {

@@ -50,7 +50,8 @@ struct Estimate {
 int StepsToRun(const plan::Plan& plan);
 
 struct EvaluateOptions {
-  int steps = 3;  // the first is a warm-up; one alone has a timeline, but no time of a step
+  // 0: StepsToRun. The first is a warm-up; one alone has a timeline, but no time of a step.
+  int steps = 0;
   bool keep_timeline = false;
   // Of a run that is under way: its first step here, and after how many steps it writes checkpoints
   // (0: at the end).

@@ -60,8 +60,8 @@ TEST(ProfilePlanTest, IsByItsOwnTimesNeverSlowerThanThePlanWithoutAProfile) {
     options.replicas = none->plan.replicas;
     const absl::StatusOr<PlanResult> planned = PlanQuickly(model, job, machine, options);
     ASSERT_TRUE(planned.ok()) << planned.status() << " seed " << seed;
-    const absl::StatusOr<Estimate> without = EvaluatePlan(
-        model, none->plan, *options.costs(none->plan), {.steps = StepsToRun(none->plan)});
+    const absl::StatusOr<Estimate> without =
+        EvaluatePlan(model, none->plan, *options.costs(none->plan));
     ASSERT_TRUE(without.ok()) << without.status() << " seed " << seed;
     EXPECT_LE(planned->estimate.step, without->step) << "seed " << seed;
   }

@@ -217,8 +217,7 @@ TEST(EvaluationTest, AgreesWithTheSimulator) {
     const sim::RandomCase c = sim::MakeRandomCase(seed);
     CounterRandom random(seed, 7);
     const Slower slower(*c.costs, RandomCores(random, c.plan.devices.size()));
-    EvaluateOptions evaluate;
-    evaluate.keep_timeline = true;
+    const EvaluateOptions evaluate{.steps = 3, .keep_timeline = true};
     const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, slower, evaluate);
     ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
     sim::SimOptions options;
@@ -407,8 +406,7 @@ TEST(DryRunTest, OfASampleHasNearlyTheTimeOfAllMicrobatches) {
     Lengthen(c.model, kMicrobatches, int64_t{1} << CounterRandom(seed, 6).Below(12), &c.plan);
     ASSERT_LT(SampleOfMicrobatches(c.plan), kMicrobatches);
     const auto costs = RandomCosts(c, seed);
-    const absl::StatusOr<Estimate> estimate =
-        EvaluatePlan(c.model, c.plan, *costs, {.steps = StepsToRun(c.plan)});
+    const absl::StatusOr<Estimate> estimate = EvaluatePlan(c.model, c.plan, *costs);
     ASSERT_TRUE(estimate.ok()) << Seed(seed) << ": " << estimate.status();
     const absl::StatusOr<QuickDryRun> dry_run = DryRunPlan(c.model, c.plan, *costs);
     ASSERT_TRUE(dry_run.ok()) << Seed(seed) << ": " << dry_run.status();
