@@ -24,14 +24,20 @@ inline constexpr char kLinearCrossEntropy[] = "harmony::linear_cross_entropy";
 inline constexpr char kProduct[] = "harmony::product";
 inline constexpr char kRmsNorm[] = "harmony::rms_norm";
 inline constexpr char kRmsNormBackward[] = "harmony::rms_norm_backward";
+inline constexpr char kRotary[] = "harmony::rotary";
+inline constexpr char kRotaryBackward[] = "harmony::rotary_backward";
 
 // Pointers, for UBSan lets no text made of one be a constant.
-inline constexpr std::array<const char*, 15> kOwnOperators = {
-    kAttention,         kAttentionBackward, kBatchNorm,
-    kBatchNormBackward, kDropoutMask,       kGated,
-    kGatedBackward,     kGroupNorm,         kGroupNormBackward,
-    kLayerNorm,         kLayerNormBackward, kLinearCrossEntropy,
-    kProduct,           kRmsNorm,           kRmsNormBackward};
+inline constexpr std::array<const char*, 17> kOwnOperators = {
+    kAttention,         kAttentionBackward,
+    kBatchNorm,         kBatchNormBackward,
+    kDropoutMask,       kGated,
+    kGatedBackward,     kGroupNorm,
+    kGroupNormBackward, kLayerNorm,
+    kLayerNormBackward, kLinearCrossEntropy,
+    kProduct,           kRmsNorm,
+    kRmsNormBackward,   kRotary,
+    kRotaryBackward};
 inline bool IsOwnOperator(absl::string_view name) {
   return std::find(kOwnOperators.begin(), kOwnOperators.end(), name) != kOwnOperators.end();
 }

@@ -262,7 +262,8 @@ def check_operation(operation: dict[str, Any], known: set[int]) -> None:
             ("attention", 6, 2), ("attention_backward", 9, 3), ("batch_norm", 6, 3),
             ("batch_norm_backward", 10, 3), ("dropout_mask", 6, 1), ("gated", 3, 1), ("gated_backward", 4, 2), ("group_norm", 8, 3),
             ("group_norm_backward", 10, 3), ("layer_norm", 5, 3), ("layer_norm_backward", 8, 3),
-            ("linear_cross_entropy", 6, 4), ("product", 3, 1), ("rms_norm", 3, 2), ("rms_norm_backward", 5, 2))
+            ("linear_cross_entropy", 6, 4), ("product", 3, 1), ("rms_norm", 3, 2), ("rms_norm_backward", 5, 2),
+            ("rotary", 4, 1), ("rotary_backward", 4, 1))
     else:
         assert namespace == "aten"
         overload = getattr(getattr(torch.ops.aten, name), operation["overload"] or "default")

@@ -22,11 +22,14 @@ class Mlp(nn.Module):
         super().__init__()
         self.into = nn.Linear(12, 12)
         self.gate, self.up, self.down = nn.Linear(12, 20), nn.Linear(12, 20), nn.Linear(20, 12)
+        self.both = nn.Linear(12, 40)
         self.activation, self.other = activation, other
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.into(x)
         gate, up = self.gate(x), self.up(x)
+        if self.other == "halves":
+            gate, up = self.both(x).chunk(2, -1)
         activated = {"silu": functional.silu, "gelu": functional.gelu, "relu": functional.relu,
                      "tanh": lambda t: functional.gelu(t, approximate="tanh")}[self.activation](gate)
         if self.other == "used twice":
@@ -62,11 +65,11 @@ class Gated(support.ExportTest):
         return support.count_of_operators(folder, "backward", "fused")["harmony::gated_backward"]
 
     def test_a_product_is_one_operation_with_the_bits_of_its_parts(self) -> None:
-        for activation in ("silu", "gelu", "tanh"):
+        for activation, other in (("silu", ""), ("gelu", ""), ("tanh", ""), ("silu", "halves")):
             for dtype in ("fp32", "bf16"):
-                with self.subTest(activation, dtype=dtype):
+                with self.subTest(activation, other=other, dtype=dtype):
                     self.lines = []
-                    folder = self.export(Layers(activation), "cross_entropy", batch(), dtype=dtype)
+                    folder = self.export(Layers(activation, other), "cross_entropy", batch(), dtype=dtype)
                     self.assertEqual(self.products(folder), 2)  # one in each block, of which the second has the loss
                     self.assertFalse({"aten::silu", "aten::gelu"} & support.operators(folder))
                     check, = (line for line in self.lines if "as eager PyTorch" in line)

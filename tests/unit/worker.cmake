@@ -7,6 +7,7 @@ if(HARMONY_WITH_TORCH)
             worker/graphs/attention_test.cc worker/graphs/dropout_mask_test.cc worker/graphs/gated_test.cc worker/graphs/graph_errors_test.cc worker/graphs/graph_layer_test.cc worker/graphs/graph_places_test.cc
             worker/graphs/graph_test.cc
             worker/graphs/linear_cross_entropy_test.cc worker/graphs/norms_test.cc worker/graphs/product_test.cc
+            worker/graphs/rotary_test.cc
             common/graphs/graph_text.cc
     DEPS harmony_layer_harness harmony_worker_graphs LABELS torch)
   harmony_test(worker_models_test

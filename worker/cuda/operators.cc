@@ -12,6 +12,7 @@
 #include "worker/graphs/linear_cross_entropy.h"
 #include "worker/graphs/norms_by_rows.h"
 #include "worker/graphs/operator_parts.h"
+#include "worker/graphs/rotary.h"
 
 namespace harmony::worker::cuda {
 namespace {
@@ -72,6 +73,16 @@ GatedGradients GatedBackwardOnCuda(const at::Tensor& gradient, const at::Tensor&
   return GatedBackwardByRows(CudaRowKernels(), gradient, gate, up, activation);
 }
 
+at::Tensor RotaryOnCuda(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                        at::IntArrayRef order) {
+  return RotaryByRows(CudaRowKernels(), x, cosines, sines, order);
+}
+
+at::Tensor RotaryBackwardOnCuda(const at::Tensor& gradient, const at::Tensor& cosines,
+                                const at::Tensor& sines, at::IntArrayRef order) {
+  return RotaryBackwardByRows(CudaRowKernels(), gradient, cosines, sines, order);
+}
+
 }  // namespace
 
 void RegisterOperators() {
@@ -86,6 +97,8 @@ void RegisterOperators() {
     made->impl("layer_norm_backward", TORCH_FN(LayerNormBackwardOnCuda));
     made->impl("rms_norm", TORCH_FN(RmsNormOnCuda));
     made->impl("rms_norm_backward", TORCH_FN(RmsNormBackwardOnCuda));
+    made->impl("rotary", TORCH_FN(RotaryOnCuda));
+    made->impl("rotary_backward", TORCH_FN(RotaryBackwardOnCuda));
     return made;
   }();
   static_cast<void>(library);

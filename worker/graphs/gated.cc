@@ -1,5 +1,6 @@
 #include "worker/graphs/gated.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
 #include <torch/library.h>
@@ -48,13 +49,20 @@ GatedGradients GatedBackward(const at::Tensor& gradient, const at::Tensor& gate,
   return {of_gate, Product(gate, gradient, activation)};
 }
 
+// A matrix of contiguous rows, copied where the tensor is none.
+at::Tensor Rows(const at::Tensor& tensor) {
+  const at::Tensor rows = tensor.reshape({-1, tensor.size(-1)});
+  return rows.stride(1) == 1 ? rows : rows.contiguous();
+}
+
 }  // namespace
 
 at::Tensor GatedByRows(const RowKernels& kernels, const at::Tensor& given_gate,
                        const at::Tensor& given_up, c10::string_view activation) {
   CheckAlike(given_gate, given_up);
-  const at::Tensor gate = given_gate.contiguous(), up = given_up.contiguous();
-  const at::Tensor made = at::empty_like(gate);
+  const at::Tensor made = at::empty(given_gate.sizes(), given_gate.options());
+  if (made.numel() == 0) return made;
+  const at::Tensor gate = Rows(given_gate), up = Rows(given_up);
   kernels.Gated(functional::RowsOfGated(gate, up, ActivationOf(activation)),
                 made.mutable_data_ptr());
   return made;
@@ -65,9 +73,11 @@ GatedGradients GatedBackwardByRows(const RowKernels& kernels, const at::Tensor& 
                                    c10::string_view activation) {
   CheckAlike(given_gate, given_up);
   CheckAlike(given_gate, given_gradient);
-  const at::Tensor gate = given_gate.contiguous(), up = given_up.contiguous();
+  const at::Tensor of_gate = at::empty(given_gate.sizes(), given_gate.options());
+  const at::Tensor of_up = at::empty_like(of_gate);
+  if (of_gate.numel() == 0) return {of_gate, of_up};
+  const at::Tensor gate = Rows(given_gate), up = Rows(given_up);
   const at::Tensor gradient = given_gradient.contiguous();
-  const at::Tensor of_gate = at::empty_like(gate), of_up = at::empty_like(gate);
   kernels.GatedBackward(functional::RowsOfGated(gate, up, ActivationOf(activation)),
                         gradient.const_data_ptr(), of_gate.mutable_data_ptr(),
                         of_up.mutable_data_ptr());

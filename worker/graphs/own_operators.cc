@@ -8,6 +8,7 @@
 #include "worker/graphs/linear_cross_entropy.h"
 #include "worker/graphs/norms.h"
 #include "worker/graphs/product.h"
+#include "worker/graphs/rotary.h"
 
 namespace harmony::worker {
 
@@ -21,6 +22,7 @@ void RegisterOwnOperators() {
     DefineLinearCrossEntropy(*made);
     DefineNorms(*made);
     DefineProduct(*made);
+    DefineRotary(*made);
     return made;
   }();
   static_cast<void>(library);

@@ -14,74 +14,13 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "worker/kernels/row_kernels.h"
-
-#ifdef __CUDACC__
-#define HARMONY_ON_ALL __host__ __device__ inline
-#else
-#define HARMONY_ON_ALL inline
-#endif
+#include "worker/kernels/row_numbers.h"
 
 namespace harmony::worker::rows {
 
 constexpr int kLanes = 256, kWarp = 32;
-
-// ---- Numbers ----
-
-struct Bf16 {
-  uint16_t bits;
-};
-
-HARMONY_ON_ALL float Widen(float x) { return x; }
-HARMONY_ON_ALL float Widen(Bf16 x) {
-  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
-  float wide;
-  memcpy(&wide, &bits, sizeof(wide));
-  return wide;
-}
-
-HARMONY_ON_ALL void Round(float x, float* to) { *to = x; }
-// To the nearest, ties to even.
-HARMONY_ON_ALL void Round(float x, Bf16* to) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof(bits));
-  constexpr uint32_t kInfinity = 0x7F800000, kQuietNan = 0x7FC0;
-  const bool nan = (bits & 0x7FFFFFFF) > kInfinity;
-  to->bits = static_cast<uint16_t>(nan ? kQuietNan : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-template <typename T>
-HARMONY_ON_ALL float Rounded(float x) {
-  T narrow;
-  Round(x, &narrow);
-  return Widen(narrow);
-}
-
-// So many numbers that are read or written at once, from an address that is a multiple of 16 where
-// they are several.
-template <typename T, int P>
-struct alignas(P == 1 ? alignof(T) : 16) Pack {
-  T numbers[P];
-};
-
-template <int P, typename T>
-HARMONY_ON_ALL void Load(const T* from, float (&to)[P]) {
-  const Pack<T, P> pack = *reinterpret_cast<const Pack<T, P>*>(from);
-  for (int i = 0; i < P; ++i) to[i] = Widen(pack.numbers[i]);
-}
-template <int P, typename T>
-HARMONY_ON_ALL void Store(const float (&from)[P], T* to) {
-  Pack<T, P> pack;
-  for (int i = 0; i < P; ++i) Round(from[i], &pack.numbers[i]);
-  *reinterpret_cast<Pack<T, P>*>(to) = pack;
-}
-// Those at `from`, or the same number so many times where that is null.
-template <int P, typename T>
-HARMONY_ON_ALL void LoadOr(float otherwise, const T* from, int64_t at, float (&to)[P]) {
-  if (from != nullptr) return Load<P>(from + at, to);
-  for (int i = 0; i < P; ++i) to[i] = otherwise;
-}
 
 // ---- Sums ----
 
@@ -324,46 +263,6 @@ struct AddInOrderBody {
   }
 };
 
-// ---- Rotary embedding ----
-
-// A team for each row of all heads.
-template <typename T, int P>
-struct RotateBody {
-  Rotation rotation;
-  float frequencies[Rotation::kMostFrequencies];
-
-  template <typename Team>
-  HARMONY_ON_ALL void operator()(Team& team, int64_t row) const {
-    const int64_t half = rotation.head_dim / 2, packs = half / P;
-    const auto position = static_cast<float>(row % rotation.tokens);
-    float *const cosines = team.scratch, *const sines = team.scratch + half;
-    team.ForEach(half, [&](int64_t i) {
-      const float angle = position * frequencies[i];
-      cosines[i] = cosf(angle);
-      sines[i] = rotation.inverse ? -sinf(angle) : sinf(angle);
-    });
-    team.Sync();
-    T* const x = static_cast<T*>(rotation.x) + row * rotation.heads * rotation.head_dim;
-    team.ForEach(rotation.heads * packs, [&](int64_t i) {
-      // Divisions of 32 bits: a GPU's of 64 take longer than all the rest.
-      const auto head = static_cast<uint32_t>(i) / static_cast<uint32_t>(packs);
-      const int64_t begin = (i - head * packs) * P;
-      T* const first = x + head * rotation.head_dim + begin;
-      float a[P], b[P];
-      Load<P>(first, a);
-      Load<P>(first + half, b);
-      for (int j = 0; j < P; ++j) {
-        const float cosine = cosines[begin + j], sine = sines[begin + j];
-        const float turned = a[j] * cosine - b[j] * sine;
-        b[j] = b[j] * cosine + a[j] * sine;
-        a[j] = turned;
-      }
-      Store<P>(a, first);
-      Store<P>(b, first + half);
-    });
-  }
-};
-
 // ---- Gated products ----
 
 // A function and its derivative.
@@ -396,6 +295,15 @@ HARMONY_ON_ALL Slope SlopeOf(Gate gate, float x) {
   return {0, 0};
 }
 
+// Of pack i.
+template <typename T, int P>
+HARMONY_ON_ALL void LoadFactors(const GatedRows& rows, int64_t i, float (&gate)[P],
+                                float (&up)[P]) {
+  const int64_t packs = rows.width / P, row = Quotient(i, packs), at = (i - row * packs) * P;
+  Load<P>(static_cast<const T*>(rows.gate) + row * rows.gate_stride + at, gate);
+  Load<P>(static_cast<const T*>(rows.up) + row * rows.up_stride + at, up);
+}
+
 // For each pack.
 template <typename T, int P>
 struct GatedBody {
@@ -404,8 +312,7 @@ struct GatedBody {
 
   HARMONY_ON_ALL void operator()(int64_t i) const {
     float gate[P], up[P];
-    Load<P>(static_cast<const T*>(rows.gate) + i * P, gate);
-    Load<P>(static_cast<const T*>(rows.up) + i * P, up);
+    LoadFactors<T, P>(rows, i, gate, up);
     for (int j = 0; j < P; ++j) up[j] *= Rounded<T>(SlopeOf(rows.by, gate[j]).value);
     Store<P>(up, out + i * P);
   }
@@ -420,8 +327,7 @@ struct GatedBackwardBody {
 
   HARMONY_ON_ALL void operator()(int64_t i) const {
     float gate[P], up[P], gradient[P];
-    Load<P>(static_cast<const T*>(rows.gate) + i * P, gate);
-    Load<P>(static_cast<const T*>(rows.up) + i * P, up);
+    LoadFactors<T, P>(rows, i, gate, up);
     Load<P>(of_product + i * P, gradient);
     for (int j = 0; j < P; ++j) {
       const Slope slope = SlopeOf(rows.by, gate[j]);

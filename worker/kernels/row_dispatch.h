@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <numeric>
 
+#include "worker/kernels/rotary_bodies.h"
 #include "worker/kernels/row_bodies.h"
 
 namespace harmony::worker::rows {
@@ -84,10 +86,23 @@ class RowKernelsBy : public RowKernels {
     });
   }
 
+  void RotateByTables(const TableRotation& rotation, void* out) const override {
+    const int64_t half = rotation.width / 2;
+    const int64_t rows = rotation.sizes[0] * rotation.sizes[1] * rotation.sizes[2];
+    WithType(rotation.type, [&]<typename T>(T*) {
+      WithPacks<kSeveralOf<T>>(
+          CommonOf(rotation), {rotation.x.first, rotation.cosines.first, rotation.sines.first, out},
+          [&]<int P>(PackOf<P>) {
+            launcher_.Each(rows * (half / P),
+                           TableRotationBody<T, P>{rotation, static_cast<T*>(out)});
+          });
+    });
+  }
+
   void Gated(const GatedRows& rows, void* out) const override {
     WithType(rows.type, [&]<typename T>(T*) {
-      WithPacks<kSeveralOf<T>>(rows.count, {rows.gate, rows.up, out}, [&]<int P>(PackOf<P>) {
-        launcher_.Each(rows.count / P, GatedBody<T, P>{rows, static_cast<T*>(out)});
+      WithPacks<kSeveralOf<T>>(CommonOf(rows), {rows.gate, rows.up, out}, [&]<int P>(PackOf<P>) {
+        launcher_.Each(rows.rows * (rows.width / P), GatedBody<T, P>{rows, static_cast<T*>(out)});
       });
     });
   }
@@ -96,10 +111,11 @@ class RowKernelsBy : public RowKernels {
                      void* of_up) const override {
     WithType(rows.type, [&]<typename T>(T*) {
       WithPacks<kSeveralOf<T>>(
-          rows.count, {rows.gate, rows.up, of_product, of_gate, of_up}, [&]<int P>(PackOf<P>) {
-            launcher_.Each(rows.count / P, GatedBackwardBody<T, P>{
-                                               rows, static_cast<const T*>(of_product),
-                                               static_cast<T*>(of_gate), static_cast<T*>(of_up)});
+          CommonOf(rows), {rows.gate, rows.up, of_product, of_gate, of_up}, [&]<int P>(PackOf<P>) {
+            launcher_.Each(
+                rows.rows * (rows.width / P),
+                GatedBackwardBody<T, P>{rows, static_cast<const T*>(of_product),
+                                        static_cast<T*>(of_gate), static_cast<T*>(of_up)});
           });
     });
   }
@@ -144,6 +160,18 @@ class RowKernelsBy : public RowKernels {
   }
 
  private:
+  // What all rows, and their halves, begin at a multiple of.
+  static int64_t CommonOf(const GatedRows& rows) {
+    return std::gcd(rows.width, std::gcd(rows.gate_stride, rows.up_stride));
+  }
+  static int64_t CommonOf(const TableRotation& rotation) {
+    int64_t common = rotation.width / 2;
+    for (const TableRotation::Rows* rows : {&rotation.x, &rotation.cosines, &rotation.sines}) {
+      for (const int64_t stride : rows->strides) common = std::gcd(common, stride);
+    }
+    return common;
+  }
+
   template <typename F>
   void WithTypes(const NormRows& norm, std::initializer_list<const void*> places,
                  const F& f) const {

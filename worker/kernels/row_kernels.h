@@ -68,15 +68,33 @@ struct Rotation {
   bool inverse = false;                // turns back: the backward
 };
 
+// The same of any rows, by tables: of each row of x
+//   out[i] = x[i] cosines[i] - x[i + half] sines[i]
+//   out[i + half] = x[i + half] cosines[i + half] + x[i] sines[i + half]
+// where the backward takes what flows into x[i] from both. In 16 bits products are rounded before
+// they are added. Rows have three indices; those of out are behind each other.
+struct TableRotation {
+  struct Rows {
+    const void* first = nullptr;
+    int64_t strides[3] = {};  // between rows, in numbers; a row's own numbers are contiguous
+  };
+  Number type = Number::kF32;
+  int64_t sizes[3] = {1, 1, 1}, width = 0;
+  Rows x, cosines, sines;
+  bool backward = false;
+};
+
 enum class Gate { kSilu, kRelu, kGelu, kGeluTanh };
 
-// out = Gate(gate) * up, both factors and the product rounded.
+// out = Gate(gate) * up, both factors and the product rounded. The rows of both factors may lie at
+// a distance from each other, as those of the halves of one tensor do.
 struct GatedRows {
   Number type = Number::kF32;
   Gate by = Gate::kSilu;
-  int64_t count = 0;
+  int64_t rows = 1, width = 0;
   const void* gate = nullptr;
   const void* up = nullptr;
+  int64_t gate_stride = 0, up_stride = 0;  // from row to row
 };
 
 // The gradient of `scale` times the cross entropy takes the place of the logits; losses[row] is the
@@ -111,8 +129,9 @@ class RowKernels {
   virtual void NormBackward(const NormRows& norm, const NormGradients& gradients) const = 0;
 
   virtual void Rotate(const Rotation& rotation) const = 0;
+  virtual void RotateByTables(const TableRotation& rotation, void* out) const = 0;
 
-  // `out` may be one of the factors.
+  // `out` may be one of the factors, where all is one row.
   virtual void Gated(const GatedRows& rows, void* out) const = 0;
   // From the gradient of the product those of both factors; each step rounds. `of_gate` may be the
   // product's.

@@ -144,9 +144,19 @@ void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, model::Activat
 }
 
 GatedRows RowsOfGated(const at::Tensor& gate, const at::Tensor& up, model::Activation kind) {
-  TORCH_CHECK(gate.is_contiguous() && up.is_contiguous(), "row kernels take contiguous tensors");
-  return {NumberOf(gate.scalar_type()), GateOf(kind), gate.numel(), gate.const_data_ptr(),
-          up.const_data_ptr()};
+  GatedRows rows{NumberOf(gate.scalar_type()), GateOf(kind)};
+  rows.width = gate.numel();
+  rows.gate = gate.const_data_ptr();
+  rows.up = up.const_data_ptr();
+  if (gate.is_contiguous() && up.is_contiguous()) return rows;
+  const auto has_rows = [](const at::Tensor& of) { return of.dim() == 2 && of.stride(1) == 1; };
+  TORCH_CHECK(has_rows(gate) && has_rows(up),
+              "row kernels take contiguous tensors, or matrices whose rows are");
+  rows.rows = gate.size(0);
+  rows.width = gate.size(1);
+  rows.gate_stride = gate.stride(0);
+  rows.up_stride = up.stride(0);
+  return rows;
 }
 
 }  // namespace harmony::worker::functional

@@ -41,7 +41,8 @@ void Activate(at::Tensor& y, const at::Tensor& x, model::Activation kind);
 void ActivateInPlace(at::Tensor& x, model::Activation kind, int64_t rows);
 // dy becomes the gradient of the function's input x.
 void ActivateBackwardInPlace(at::Tensor& dy, const at::Tensor& x, model::Activation kind);
-// Contiguous factors of a gated product, as row kernels are told of them.
+// The factors of a gated product, as row kernels are told of them: contiguous tensors, or matrices
+// whose rows are.
 GatedRows RowsOfGated(const at::Tensor& gate, const at::Tensor& up, model::Activation kind);
 
 }  // namespace harmony::worker::functional

@@ -78,6 +78,26 @@ void CheckEmbedding(Checker& check) {
   }
 }
 
+// Heads beside each other for each token, as projections leave them.
+void CheckRotary(Checker& check, at::ScalarType type, int64_t width) {
+  const int64_t samples = 3, heads = 8, tokens = check.large() ? 2048 : 17, half = width / 2;
+  const at::Tensor x = check.Random({samples, tokens, heads, width}, type).transpose(1, 2);
+  const at::Tensor cosines = check.Random({1, 1, tokens, width}, type);
+  const at::Tensor sines = check.Random({tokens, width}, type);
+  const at::Tensor wide = Checker::Wide(x), sine = Checker::Wide(sines);
+  const auto exchanged = [&](const at::Tensor& from, double of_first, double of_second) {
+    return at::cat({from.slice(-1, half) * of_second, from.slice(-1, 0, half) * of_first}, -1);
+  };
+  const at::Tensor direct = wide * Checker::Wide(cosines);
+  const std::string name = absl::StrCat("rotary.", TypeName(type), ".", width);
+  const c10::List<int64_t> order({0, 2, 1, 3});
+  const double bar = BarOf(type, kSomeTimes);
+  check.Compare(name, Call("harmony::rotary", {x, cosines, sines, order})[0],
+                direct + exchanged(wide, 1, -1) * sine, bar);
+  check.Compare(name + ".backward", Call("harmony::rotary_backward", {x, cosines, sines, order})[0],
+                direct + exchanged(wide * sine, -1, 1), bar);
+}
+
 // ---- Norms ----
 
 struct NormTypes {
@@ -346,7 +366,10 @@ absl::StatusOr<bool> Run(const std::string& spec, bool large) {
   CheckProducts(check);
   CheckEmbedding(check);
   for (const NormTypes& types : kNormTypes) CheckLayerNorm(check, types);
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) CheckRmsNorm(check, type);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    CheckRmsNorm(check, type);
+    for (const int64_t width : {128, 10}) CheckRotary(check, type, width);
+  }
   CheckGroupNorm(check);
   CheckBatchNorm(check);
   CheckAttentions(check);

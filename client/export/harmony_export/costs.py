@@ -19,6 +19,7 @@ from .fused_loss import LINEAR_CROSS_ENTROPY, chunk_bytes
 from .joint import LayerGraphs, Phase
 from .polynomial import SAMPLES, Amount, Polynomial, number
 from .rms_norms import RMS_NORM, RMS_NORM_BACKWARD, temporaries
+from .rotary import ROTARY, ROTARY_BACKWARD
 from .symbols import by_samples, dimensions_in_memory, expression, not_exact
 
 aten = torch.ops.aten
@@ -206,6 +207,9 @@ def _temporaries(node: fx.Node, where: str) -> Pair:
         *rows, width = map(expression, _tensor(node.args[0]).shape)
         of_element, of_row = temporaries(node)
         return bytes_of((of_element * width + of_row) * math.prod(rows), where)
+    if node.target in (ROTARY, ROTARY_BACKWARD):  # half of the result
+        made = _tensor(node)
+        return bytes_of(made.element_size() * math.prod(map(expression, made.shape)) / 2, where)
     positions = _TEMPORARIES.get(getattr(node.target, "overloadpacket", None), ())
     sources = [node.args[position] for position in positions]
     sizes = [_bytes_of(source.meta["val"], where) for source in sources if isinstance(source, fx.Node)]

@@ -17,6 +17,7 @@ from .fast_products import product
 from .fused_loss import linear_cross_entropy
 from .gated import gated, gated_backward
 from .rms_norms import rms_norm, rms_norm_backward
+from .rotary import rotary, rotary_backward
 from .state import DTYPES as _NAMES
 
 aten = torch.ops.aten
@@ -47,7 +48,8 @@ _OWN: dict[str, Callable[..., Any]] = {"attention": attention, "attention_backwa
                                        "layer_norm_backward": layer_norm_backward,
                                        "linear_cross_entropy": linear_cross_entropy,
                                        "product": product, "rms_norm": rms_norm,
-                                       "rms_norm_backward": rms_norm_backward}
+                                       "rms_norm_backward": rms_norm_backward, "rotary": rotary,
+                                       "rotary_backward": rotary_backward}
 
 Json = Any
 Inputs = Mapping[str, Sequence[Any]]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, fx, library
 
-from .patterns import NotFound, Substitute, in_order, is_product, only, other_operand, require, results_of
+from .patterns import NotFound, Substitute, has_rows, in_order, is_product, only, other_operand, require, results_of
 
 aten = torch.ops.aten
 
@@ -97,7 +97,8 @@ def _find(activated: Any) -> _Found:
     sizes = activated.meta["val"].shape
     for node in (gate, up, gradient, product, of_gate, of_up):
         value = node.meta["val"]
-        require(in_order(node))  # as the operations' results are
+        # The factors may be halves of one tensor; all else lies as the operations' results do.
+        require(has_rows(node) if node in (gate, up) else in_order(node))
         # Symbols are compared as they are, which assumes nothing of them.
         require(value.dtype == kind and [str(size) for size in value.shape] == [str(size) for size in sizes])
     require(kind in (torch.float32, torch.bfloat16))

@@ -15,7 +15,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from . import faithful, fast_products, gated, recurrent, rms_norms
+from . import faithful, fast_products, gated, recurrent, rms_norms, rotary
 from .capture import base_of, quiet
 from .chain import Piece, SizeKind
 from .devices import has_own_norm, is_other_on_gpus, maker_of, name_of
@@ -229,6 +229,7 @@ class _Joint:
         join_parts(self._graph, self._substitute)
         rms_norms.join(self._graph, self._substitute)
         gated.join(self._graph, self._substitute)
+        rotary.join(self._graph, self._substitute)
 
     def _substitute(self, node: fx.Node, other: Any, results_only: bool = False) -> None:
         assert isinstance(other, fx.Node)

@@ -6,10 +6,11 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor, fx
 
-from .symbols import dimensions_in_memory
+from .symbols import dimensions_in_memory, expression
 
 aten = torch.ops.aten
 
@@ -77,3 +78,13 @@ def in_order(node: fx.Node) -> bool:
     """Whether a tensor's dimensions lie in memory in their order, without gaps."""
     value = node.meta["val"]
     return dimensions_in_memory(value) == list(range(value.dim()))
+
+
+def has_rows(node: fx.Node) -> bool:
+    """Whether a tensor's last dimension, of several numbers, is contiguous, and all its rows lie at one distance from each
+    other."""
+    value = node.meta["val"]
+    sizes, strides = list(map(expression, value.shape)), list(map(expression, value.stride()))
+    if not sizes or sizes[-1] == 1 or strides[-1] != 1:
+        return False
+    return all(sympy.expand(strides[i] - strides[i + 1] * sizes[i + 1]) == 0 for i in range(len(sizes) - 2))

@@ -20,6 +20,7 @@ from .fused_loss import LINEAR_CROSS_ENTROPY
 from .gated import GATED, GATED_BACKWARD
 from .joint import LayerGraphs, Phase
 from .rms_norms import RMS_NORM, RMS_NORM_BACKWARD
+from .rotary import ROTARY, ROTARY_BACKWARD
 from .state import DTYPES, dtype_name
 from .symbols import shape_json
 
@@ -36,7 +37,7 @@ _SIZE_OPERATIONS = {
     torch.sym_min: "min",
 }
 
-_OWN = (GATED, GATED_BACKWARD, LINEAR_CROSS_ENTROPY, PRODUCT, RMS_NORM, RMS_NORM_BACKWARD)
+_OWN = (GATED, GATED_BACKWARD, LINEAR_CROSS_ENTROPY, PRODUCT, RMS_NORM, RMS_NORM_BACKWARD, ROTARY, ROTARY_BACKWARD)
 
 _MEMORY_FORMATS = {
     torch.contiguous_format: "contiguous_format",

@@ -81,6 +81,33 @@ TEST_P(GatedTest, IsTheSameByRows) {
   }
 }
 
+// As where one projection makes both factors; rows begin at a multiple of several numbers or not.
+TEST_P(GatedTest, HalvesOfOneTensorAreTakenWhereTheyLie) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t gap : {0, 1}) {
+      const Case from = CaseOf(type, 16);
+      const at::Tensor both = at::cat({from.gate, from.up, from.up.narrow(-1, 0, gap)}, -1);
+      Case halves = from;
+      halves.gate = both.narrow(-1, 0, 16);
+      halves.up = both.narrow(-1, 16, 16);
+      const auto of = [](const Case& factors) {
+        return GatedBackwardByRows(CpuRowKernels(), factors.gradient, factors.gate, factors.up,
+                                   GetParam());
+      };
+      EXPECT_TRUE(at::equal(GatedByRows(CpuRowKernels(), halves.gate, halves.up, GetParam()),
+                            GatedByRows(CpuRowKernels(), from.gate, from.up, GetParam())));
+      EXPECT_TRUE(at::equal(std::get<0>(of(halves)), std::get<0>(of(from))));
+      EXPECT_TRUE(at::equal(std::get<1>(of(halves)), std::get<1>(of(from))));
+      const auto computed = Computed(halves, GetParam()), right = Computed(from, GetParam());
+      ASSERT_TRUE(computed.ok() && right.ok()) << computed.status();
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_TRUE(computed->at(i).is_contiguous());
+        EXPECT_TRUE(at::allclose(computed->at(i), right->at(i), 0.01, 1e-5)) << i;
+      }
+    }
+  }
+}
+
 TEST(GatedErrorsTest, WhatDoesNotFitIsRefused) {
   const Case good = CaseOf(at::kFloat, 8);
   Case wrong = good;

@@ -47,7 +47,7 @@ TEST(GatedRowsTest, WhatIsNoNumberStaysSo) {
   for (const Gate by : {Gate::kSilu, Gate::kRelu, Gate::kGelu, Gate::kGeluTanh}) {
     const std::vector<float> gate = {kNan, 1, -1}, up = {1, 1, 1};
     std::vector<float> out(3), of_gate = {1, 1, 1}, of_up(3);
-    const GatedRows rows{Number::kF32, by, 3, gate.data(), up.data()};
+    const GatedRows rows{Number::kF32, by, 1, 3, gate.data(), up.data()};
     CpuRowKernels().Gated(rows, out.data());
     CpuRowKernels().GatedBackward(rows, of_gate.data(), of_gate.data(), of_up.data());
     EXPECT_TRUE(std::isnan(out[0]) && std::isnan(of_up[0]));
