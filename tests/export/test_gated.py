@@ -83,7 +83,8 @@ class Gated(support.ExportTest):
         for activation, other in (("relu", ""), ("silu", "used twice"), ("silu", "itself"), ("silu", "a column"),
                                   ("silu", "a number")):
             with self.subTest(activation, other=other):
-                self.assertEqual(self.products(self.export(Layers(activation, other), "cross_entropy", batch())), 0)
+                folder = self.export(Layers(activation, other), "cross_entropy", batch(), check=False)
+                self.assertEqual(self.products(folder), 0)
 
 
 if __name__ == "__main__":

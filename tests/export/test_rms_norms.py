@@ -96,7 +96,7 @@ class RmsNorms(support.ExportTest):
     def test_what_is_something_else_stays(self) -> None:
         for other in ("a size", "centred", "chunks", "one more", "used variance", "frozen weight"):
             with self.subTest(other):
-                folder = self.export(Layers(other), "cross_entropy", batch(), dtype="bf16")
+                folder = self.export(Layers(other), "cross_entropy", batch(), dtype="bf16", check=False)
                 self.assertEqual(self.norms(folder), 0)
                 self.assertIn("aten::rsqrt", support.operators(folder))
 
@@ -106,11 +106,12 @@ class RmsNorms(support.ExportTest):
                 # The first block's only: what it hands on is brought into order.
                 self.assertLess(self.norms(self.export(Layers("turned"), "cross_entropy", batch(), dtype=dtype)), 2)
 
-    def test_language_models_have_them_and_gated_products(self) -> None:
+    def test_language_models_have_them_gated_products_and_rotary_embeddings(self) -> None:
         for name, dtype in (("llama", "bf16"), ("mixtral", "fp32")):
             with self.subTest(name):
                 counts = support.count_of_operators(self.export_case(make_models.make(name), dtype=dtype))
                 self.assertGreater(counts["harmony::rms_norm_backward"], 1)
+                self.assertGreater(counts["harmony::rotary_backward"], 1)
                 if name == "llama":
                     self.assertGreater(counts["harmony::gated_backward"], 0)
 

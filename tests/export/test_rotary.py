@@ -102,7 +102,7 @@ class Rotary(support.ExportTest):
     def test_what_is_something_else_stays(self) -> None:
         for other in ("the wrong half", "uneven halves", "a column", "one number", "used twice"):
             with self.subTest(other):
-                self.assertEqual(self.rotations(self.export(Layers(other), "cross_entropy", batch())), 0)
+                self.assertEqual(self.rotations(self.export(Layers(other), "cross_entropy", batch(), check=False)), 0)
 
 
 if __name__ == "__main__":
