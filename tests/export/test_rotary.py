@@ -61,7 +61,8 @@ class Attention(nn.Module):
             rows = x.transpose(1, 2)
             cos, sin = cos[:, None], sin[:, None]
             return (rows * cos + _halves_turned(rows) * sin).transpose(1, 2)
-        return x * cos + _halves_turned(x) * sin
+        turned = x * cos + _halves_turned(x) * sin
+        return torch.cat((x.new_empty(0), turned), -2) if self.other == "an empty cache" else turned
 
 
 class Layers(nn.Module):
@@ -98,6 +99,12 @@ class Rotary(support.ExportTest):
     def test_gradients_of_heads_are_not_copied(self) -> None:
         folder = self.export(Layers(), "cross_entropy", batch(), dtype="bf16")
         self.assertEqual(support.count_of_operators(folder, "backward")["aten::clone"], 0)
+
+    def test_a_cache_that_is_empty_is_named(self) -> None:
+        for other, named in (("an empty cache", 1), ("", 0)):
+            self.lines = []
+            self.export(Layers(other), "cross_entropy", batch(), check=False)
+            self.assertEqual(sum("config.use_cache = False" in line for line in self.lines), named)
 
     def test_what_is_something_else_stays(self) -> None:
         for other in ("the wrong half", "uneven halves", "a column", "one number", "used twice"):

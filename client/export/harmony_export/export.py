@@ -28,6 +28,7 @@ from .losses import LossFunction, loss_call
 from .memory import has_memory
 from .polynomial import Polynomial, number
 from .precision import Masters, check_runs, check_types, in_bfloat16
+from .symbols import expression
 
 _MOST_CHECKED = 512  # of lengths that nobody asked for: attention takes their square
 
@@ -101,6 +102,9 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         if dtype != "fp32" and has_memory(model):
             check_runs(model, call, sample_batch, dtype)
         captured = capture(model, call, _batch_to_trace(model, sample_batch, places), places, sample_batch)
+        if _has_empty_cache(captured):
+            report("keys and values are copied behind those of an empty cache, of which training makes no use: "
+                   "config.use_cache = False leaves it out")
         for entry in captured.state.entries:
             if entry.master is None:
                 entry.master = masters.of(entry.tensor)
@@ -131,6 +135,12 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
             report(str(check_directory(folder, model, call, batches, reduction, dropouts_of(chain),
                                        _tolerance(dtype, captured) if tolerance is None else tolerance)))
     return Path(out)
+
+
+def _has_empty_cache(captured: Captured) -> bool:
+    """Whether tensors are put behind empty ones, as language models of transformers do while they train."""
+    joined = [node for node in captured.graph.nodes if node.target is torch.ops.aten.cat.default]
+    return any(expression(part.meta["val"].numel()) == 0 for node in joined for part in node.args[0])
 
 
 def _tolerance(dtype: str, captured: Captured) -> float:
