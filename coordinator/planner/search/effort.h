@@ -9,14 +9,13 @@
 
 namespace harmony::planner {
 
-// What a search is worth, in tasks to bound: of a run of minutes so many. A shorter run is worth a
-// part of its least time, so that nobody waits longer for the plan than for the run, but something;
-// a long one a smaller part, but no more than so many tasks. For a long run twice as many find
-// plans that are 0.1% faster in the mean (24 cases, one by 1.6%; of pipelines of imported profiles
-// another seed may change 4%); for one of minutes a third fewer miss two optima of search_test.
+// What a search is worth, in tasks to bound: of a run of minutes and longer so many. A shorter run
+// is worth a part of its least time, so that nobody waits longer for the plan than for the run, but
+// something. For longer runs 40% more was tried: of 20 plans (bench/scaling_plans.py) those were
+// between 1.2% slower and 0.6% faster, of pipelines of imported profiles another seed may change
+// 4%. A third fewer miss two optima of search_test.
 inline constexpr int64_t kTasks = 50'000'000, kLeastTasks = 4'000'000, kTasksPerLayer = 50'000;
-inline constexpr double kPartOfShortRun = 0.1, kPartOfRun = 0.01, kSecondsOfTask = 4.5e-8,
-                        kMostTasks = 70e6;
+inline constexpr double kPartOfRun = 0.1, kSecondsOfTask = 4.5e-8;
 
 // Measured: a command of a dry run takes as long as bounding so many tasks; a change of a plan that
 // is not bounded as so many. To bound one of all plans of a few layers, and to keep it, takes some
@@ -69,9 +68,8 @@ inline int64_t WorkOf(const PlanBuilder& builder, const MoveRules& rules, Nanos 
   if (options.work > 0) return options.work;
   const double run =
       static_cast<double>(builder.job().max_steps) * bound.seconds() / kSecondsOfTask;
-  const double tasks = std::clamp<double>(run * kPartOfShortRun, kLeastTasks, kTasks);
-  int64_t work = static_cast<int64_t>(std::max(tasks, std::min(run * kPartOfRun, kMostTasks))) +
-                 kTasksPerLayer * builder.model().num_layers();
+  const double tasks = std::clamp<double>(run * kPartOfRun, kLeastTasks, kTasks);
+  int64_t work = static_cast<int64_t>(tasks) + kTasksPerLayer * builder.model().num_layers();
   if (!rules.groups) work /= 4;  // there is little to change
   return static_cast<int64_t>(static_cast<double>(work) * options.share);
 }
