@@ -67,6 +67,11 @@ class ExportTest(unittest.TestCase):
         self.assertEqual([line.rpartition(" ")[2] for line in lines], self.other_on_gpus)
         return folder
 
+    def assert_bits_of_eager(self) -> None:
+        """Of the export's own check, by all numbers of samples."""
+        check, = (line for line in self.lines if "as eager PyTorch" in line)
+        self.assertEqual(check.count("to the last bit"), 3, check)
+
     def export_case(self, case: make_models.Case, **options: Any) -> Path:
         """Exports one of the models of make_models.py."""
         return self.export(case.model, case.loss, case.batch,

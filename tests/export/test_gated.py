@@ -72,8 +72,7 @@ class Gated(support.ExportTest):
                     folder = self.export(Layers(activation, other), "cross_entropy", batch(), dtype=dtype)
                     self.assertEqual(self.products(folder), 2)  # one in each block, of which the second has the loss
                     self.assertFalse({"aten::silu", "aten::gelu"} & support.operators(folder))
-                    check, = (line for line in self.lines if "as eager PyTorch" in line)
-                    self.assertEqual(check.count("to the last bit"), 3, check)
+                    self.assert_bits_of_eager()
 
     def test_a_backward_is_not_left_what_is_activated(self) -> None:
         folder = self.export(Layers(), "cross_entropy", batch(), dtype="bf16")

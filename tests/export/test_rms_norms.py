@@ -85,8 +85,7 @@ class RmsNorms(support.ExportTest):
                 folder = self.export(Layers(), "cross_entropy", batch(), dtype=dtype)
                 self.assertEqual(self.norms(folder), 2)  # one in each block, of which the second has the loss
                 self.assertFalse({"aten::rsqrt", "aten::pow.Tensor_Scalar"} & support.operators(folder))
-                check, = (line for line in self.lines if "as eager PyTorch" in line)
-                self.assertEqual(check.count("to the last bit"), 3, check)
+                self.assert_bits_of_eager()
 
     def test_a_backward_is_left_no_rows_in_float32(self) -> None:
         with_norm = saved_bytes_of_a_row(self.export(Layers(), "cross_entropy", batch(), dtype="bf16"))

@@ -3,9 +3,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
-#include <torch/library.h>
 
 #include "worker/device/torch_tensors.h"
+#include "worker/graphs/define_operator.h"
+#include "worker/graphs/operator_parts.h"
 #include "worker/models/functional.h"
 
 namespace harmony::worker {
@@ -51,8 +52,7 @@ GatedGradients GatedBackward(const at::Tensor& gradient, const at::Tensor& gate,
 
 // A matrix of contiguous rows, copied where the tensor is none.
 at::Tensor Rows(const at::Tensor& tensor) {
-  const at::Tensor rows = tensor.reshape({-1, tensor.size(-1)});
-  return rows.stride(1) == 1 ? rows : rows.contiguous();
+  return WithRows(tensor.reshape({-1, tensor.size(-1)}));
 }
 
 }  // namespace
@@ -85,10 +85,7 @@ GatedGradients GatedBackwardByRows(const RowKernels& kernels, const at::Tensor& 
 }
 
 void DefineGated(torch::Library& library) {
-  const auto define = [&](const char* schema, const char* name, auto function) {
-    library.def(schema);
-    library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, function));
-  };
+  const auto define = [&](auto... operation) { DefineOperator(library, operation...); };
   define("gated(Tensor gate, Tensor up, str activation) -> Tensor", "gated", TORCH_FN(Gated));
   define(
       "gated_backward(Tensor gradient, Tensor gate, Tensor up, str activation) -> (Tensor, Tensor)",

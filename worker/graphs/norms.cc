@@ -9,7 +9,6 @@
 #include <ATen/ops/native_group_norm_backward.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
-#include <torch/library.h>
 
 #include <array>
 #include <numeric>
@@ -17,6 +16,7 @@
 #include <tuple>
 
 #include "worker/device/torch_tensors.h"
+#include "worker/graphs/define_operator.h"
 #include "worker/graphs/operator_parts.h"
 
 namespace harmony::worker {
@@ -162,10 +162,7 @@ void CheckRmsNormBackward(const at::Tensor& gradient, const at::Tensor& input,
 }
 
 void DefineNorms(torch::Library& library) {
-  const auto define = [&](const char* schema, const char* name, auto function) {
-    library.def(schema);
-    library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, function));
-  };
+  const auto define = [&](auto... operation) { DefineOperator(library, operation...); };
   define(
       "layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps) "
       "-> (Tensor, Tensor, Tensor)",

@@ -35,6 +35,11 @@ inline bool BiasFits(const std::optional<at::Tensor>& bias, int64_t columns) {
          (bias->scalar_type() == at::kFloat && bias->dim() == 1 && bias->size(0) == columns);
 }
 
+// A tensor whose rows, its last dimension, are contiguous: copied where they are not.
+inline at::Tensor WithRows(const at::Tensor& tensor) {
+  return tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
+}
+
 // Three results, of norms that have a mean, and two.
 using NormResults = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using RmsNormResults = std::tuple<at::Tensor, at::Tensor>;

@@ -1,15 +1,16 @@
 #include "worker/graphs/rotary.h"
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_permuted.h>
 #include <ATen/ops/mul.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
 #include "worker/device/torch_tensors.h"
+#include "worker/graphs/define_operator.h"
+#include "worker/graphs/operator_parts.h"
 
 namespace harmony::worker {
 namespace {
@@ -39,20 +40,10 @@ void Check(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sin
               " that leaves the last");
 }
 
-// Whose dimensions lie in memory in an order.
-at::Tensor EmptyInOrder(const at::Tensor& like, at::IntArrayRef order) {
-  std::vector<int64_t> sizes, back(order.size());
-  for (size_t i = 0; i < order.size(); ++i) {
-    sizes.push_back(like.size(order[i]));
-    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  }
-  return at::empty(sizes, like.options()).permute(back);
-}
-
 at::Tensor Turned(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
                   at::IntArrayRef order, bool backward) {
   Check(x, cosines, sines, order);
-  at::Tensor out = EmptyInOrder(x, order);
+  at::Tensor out = at::empty_permuted(x.sizes(), order, x.options());
   at::mul_out(out, x, cosines);
   const int64_t half = x.size(-1) / 2;
   const auto first = [&](const at::Tensor& of) { return of.narrow(-1, 0, half); };
@@ -79,17 +70,18 @@ at::Tensor RotaryBackward(const at::Tensor& gradient, const at::Tensor& cosines,
   return Turned(gradient, cosines, sines, order, /*backward=*/true);
 }
 
-// A tensor whose rows are contiguous.
-at::Tensor WithRows(const at::Tensor& tensor) {
-  return tensor.size(-1) == 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
+// What a tensor has of each dimension but the last, in an order of them; others come before.
+void SetOuter(at::IntArrayRef of, at::IntArrayRef order, int64_t (&to)[kMostDimensions - 1]) {
+  const size_t missing = kMostDimensions - order.size();
+  for (size_t i = 0; i + 1 < order.size(); ++i) {
+    to[missing + i] = of[static_cast<size_t>(order[i])];
+  }
 }
 
-// Of a tensor that is expanded to the sizes of the result, by the dimensions of `order` but the
-// last.
+// Of a tensor that is expanded to the sizes of the result.
 TableRotation::Rows RowsOf(const at::Tensor& tensor, at::IntArrayRef order) {
-  TableRotation::Rows rows{tensor.const_data_ptr(), {0, 0, 0}};
-  const size_t missing = kMostDimensions - order.size();
-  for (size_t i = 0; i + 1 < order.size(); ++i) rows.strides[missing + i] = tensor.stride(order[i]);
+  TableRotation::Rows rows{tensor.const_data_ptr(), {}};
+  SetOuter(tensor.strides(), order, rows.strides);
   return rows;
 }
 
@@ -100,11 +92,10 @@ at::Tensor TurnedByRows(const RowKernels& kernels, const at::Tensor& given,
   const at::Tensor x = WithRows(given);
   const at::Tensor cosines = WithRows(given_cosines).expand(x.sizes());
   const at::Tensor sines = WithRows(given_sines).expand(x.sizes());
-  const at::Tensor out = EmptyInOrder(x, order);
+  const at::Tensor out = at::empty_permuted(x.sizes(), order, x.options());
   TableRotation rotation;
   rotation.type = NumberOf(x.scalar_type());
-  const size_t missing = kMostDimensions - order.size();
-  for (size_t i = 0; i + 1 < order.size(); ++i) rotation.sizes[missing + i] = x.size(order[i]);
+  SetOuter(x.sizes(), order, rotation.sizes);
   rotation.width = x.size(-1);
   rotation.x = RowsOf(x, order);
   rotation.cosines = RowsOf(cosines, order);
@@ -128,10 +119,7 @@ at::Tensor RotaryBackwardByRows(const RowKernels& kernels, const at::Tensor& gra
 }
 
 void DefineRotary(torch::Library& library) {
-  const auto define = [&](const char* schema, const char* name, auto function) {
-    library.def(schema);
-    library.impl(name, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, function));
-  };
+  const auto define = [&](auto... operation) { DefineOperator(library, operation...); };
   define("rotary(Tensor x, Tensor cos, Tensor sin, int[] order) -> Tensor", "rotary",
          TORCH_FN(Rotary));
   define("rotary_backward(Tensor gradient, Tensor cos, Tensor sin, int[] order) -> Tensor",

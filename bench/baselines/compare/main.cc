@@ -46,8 +46,7 @@ absl::Status AddHarmony(const service::PlanRequest& request, Comparison* compari
                            bench::CostsOf(request.job, *admitted, request.machine));
   HARMONY_ASSIGN_OR_RETURN(
       const planner::Estimate estimate,
-      planner::EvaluatePlan(admitted->model, admitted->plan, *costs(admitted->plan),
-                            {.steps = planner::StepsToRun(admitted->plan)}));
+      planner::EvaluatePlan(admitted->model, admitted->plan, *costs(admitted->plan)));
   comparison->harmony = HarmonyOutcome(admitted->model, admitted->plan, estimate);
   const auto plan = nlohmann::json::parse(admitted->plan_json);
   comparison->basis = plan["time_estimate"]["basis"];

@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, fx, library
+from torch import Tensor, fx
 
+from .operators import define
 from .parts import call, continues, is_sum, summands
 
 aten = torch.ops.aten
 
-_operators: Any = library.Library("harmony", "FRAGMENT")  # type: ignore[no-untyped-call]
-_operators.define("product(Tensor? bias, Tensor a, Tensor b) -> Tensor")
-PRODUCT = torch.ops.harmony.product.default
+PRODUCT = define("product(Tensor? bias, Tensor a, Tensor b) -> Tensor")
 
 
 def product(bias: Tensor | None, a: Tensor, b: Tensor) -> Tensor:

@@ -12,17 +12,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as functional
-from torch import Tensor, fx, library
+from torch import Tensor, fx
 
 from .errors import ExportError
+from .operators import define
 from .patterns import results_of
 
 aten = torch.ops.aten
 
-_operators: Any = library.Library("harmony", "FRAGMENT")  # type: ignore[no-untyped-call]
-_operators.define("linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor labels, int ignored, "
-                  "Tensor scale) -> (Tensor, Tensor, Tensor, Tensor)")
-LINEAR_CROSS_ENTROPY = torch.ops.harmony.linear_cross_entropy.default
+LINEAR_CROSS_ENTROPY = define("linear_cross_entropy(Tensor x, Tensor weight, Tensor? bias, Tensor labels, int ignored, "
+                              "Tensor scale) -> (Tensor, Tensor, Tensor, Tensor)")
 
 _LOGITS = 16 << 20  # bytes of a chunk, but for 16 rows of very many classes
 _MOST_ROWS = 1024

@@ -8,17 +8,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as functional
-from torch import Tensor, fx, library
+from torch import Tensor, fx
 
+from .operators import define
 from .patterns import NotFound, Substitute, has_rows, in_order, is_product, only, other_operand, require, results_of
 
 aten = torch.ops.aten
 
-_operators: Any = library.Library("harmony", "FRAGMENT")  # type: ignore[no-untyped-call]
-_operators.define("gated(Tensor gate, Tensor up, str activation) -> Tensor")
-_operators.define("gated_backward(Tensor gradient, Tensor gate, Tensor up, str activation) -> (Tensor, Tensor)")
-GATED = torch.ops.harmony.gated.default
-GATED_BACKWARD = torch.ops.harmony.gated_backward.default
+GATED = define("gated(Tensor gate, Tensor up, str activation) -> Tensor")
+GATED_BACKWARD = define("gated_backward(Tensor gradient, Tensor gate, Tensor up, str activation) -> (Tensor, Tensor)")
 
 _BACKWARD: dict[Any, Any] = {aten.silu.default: aten.silu_backward.default, aten.gelu.default: aten.gelu_backward.default}
 

@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, library
+from torch import Tensor, fx
 
+from .operators import define
 from .patterns import NotFound, Substitute, argument_at, in_order, is_call, is_copy, is_product, only, other_operand, require, results_of
 
 aten = torch.ops.aten
 
-_operators: Any = library.Library("harmony", "FRAGMENT")  # type: ignore[no-untyped-call]
-_operators.define("rms_norm(Tensor input, Tensor weight, float eps) -> (Tensor, Tensor)")
-_operators.define("rms_norm_backward(Tensor gradient, Tensor input, Tensor weight, Tensor rstd, Tensor? other) -> "
-                  "(Tensor, Tensor)")
-RMS_NORM = torch.ops.harmony.rms_norm.default
-RMS_NORM_BACKWARD = torch.ops.harmony.rms_norm_backward.default
+RMS_NORM = define("rms_norm(Tensor input, Tensor weight, float eps) -> (Tensor, Tensor)")
+RMS_NORM_BACKWARD = define("rms_norm_backward(Tensor gradient, Tensor input, Tensor weight, Tensor rstd, Tensor? other) -> "
+                           "(Tensor, Tensor)")
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, library
+from torch import Tensor, fx
 
+from .operators import define
+from .parts import same
 from .patterns import NotFound, Substitute, argument_at, is_call, only, other_operand, require
 from .symbols import dimensions_in_memory, expression
 
 aten = torch.ops.aten
 
-_operators: Any = library.Library("harmony", "FRAGMENT")  # type: ignore[no-untyped-call]
-_operators.define("rotary(Tensor x, Tensor cos, Tensor sin, int[] order) -> Tensor")
-_operators.define("rotary_backward(Tensor gradient, Tensor cos, Tensor sin, int[] order) -> Tensor")
-ROTARY = torch.ops.harmony.rotary.default
-ROTARY_BACKWARD = torch.ops.harmony.rotary_backward.default
+ROTARY = define("rotary(Tensor x, Tensor cos, Tensor sin, int[] order) -> Tensor")
+ROTARY_BACKWARD = define("rotary_backward(Tensor gradient, Tensor cos, Tensor sin, int[] order) -> Tensor")
 
 _MOST_DIMENSIONS = 4
 
@@ -37,7 +36,7 @@ def rotary_backward(gradient: Tensor, cos: Tensor, sin: Tensor, order: Sequence[
 
 
 def _laid_out(tensor: Tensor, order: Sequence[int]) -> Tensor:
-    return tensor.permute(list(order)).contiguous().permute([list(order).index(i) for i in range(len(order))])
+    return torch.empty_permuted(tensor.shape, list(order), dtype=tensor.dtype).copy_(tensor)
 
 
 def join(graph: fx.Graph, substitute: Substitute) -> None:
@@ -51,7 +50,7 @@ def join(graph: fx.Graph, substitute: Substitute) -> None:
             continue
         value = found.meta["val"]
         with graph.inserting_before(found):
-            result = graph.call_function(target, (*arguments, dimensions_in_memory(value)))
+            result = graph.call_function(target, arguments)
         result.meta["val"] = value
         substitute(found, result)
         _lay_out_for_readers(result, substitute)
@@ -61,9 +60,9 @@ def join(graph: fx.Graph, substitute: Substitute) -> None:
 # ---- Finding them ----
 
 
-def _find(halves: fx.Node) -> tuple[Any, fx.Node, tuple[fx.Node, fx.Node, fx.Node]]:
-    """The operation that takes the place of what two halves, of which one is negated, belong to; its result's node; and what
-    that is computed from, with both tables."""
+def _find(halves: fx.Node) -> tuple[Any, fx.Node, tuple[Any, ...]]:
+    """The operation that takes the place of what two halves, of which one is negated, belong to; its result's node; and its
+    arguments."""
     arguments: Any = halves.args
     last = halves.meta["val"].dim() - 1
     require(len(arguments) == 2 and len(arguments[0]) == 2 and arguments[1] in (-1, last) and not halves.kwargs)
@@ -86,8 +85,7 @@ def _find(halves: fx.Node) -> tuple[Any, fx.Node, tuple[fx.Node, fx.Node, fx.Nod
     else:
         x, sin = source, other_operand(turned, halves)
     cos = other_operand(direct, x)
-    _check_values(x, cos, sin, total)
-    return (ROTARY_BACKWARD if is_backward else ROTARY), total, (x, cos, sin)
+    return (ROTARY_BACKWARD if is_backward else ROTARY), total, (x, cos, sin, _order_of(x, cos, sin, total))
 
 
 def _halves_of(negated: Any, other: Any, last: int, is_backward: bool) -> fx.Node:
@@ -105,7 +103,8 @@ def _halves_of(negated: Any, other: Any, last: int, is_backward: bool) -> fx.Nod
     return source
 
 
-def _check_values(x: fx.Node, cos: fx.Node, sin: fx.Node, total: fx.Node) -> None:
+def _order_of(x: fx.Node, cos: fx.Node, sin: fx.Node, total: fx.Node) -> list[int]:
+    """The order in which the result's dimensions lie in memory, where all have values that the operation takes."""
     values: list[Any] = [node.meta.get("val") for node in (x, cos, sin, total)]
     require(all(isinstance(value, Tensor) for value in values))
     kind = x.meta["val"].dtype
@@ -118,9 +117,11 @@ def _check_values(x: fx.Node, cos: fx.Node, sin: fx.Node, total: fx.Node) -> Non
         own = [expression(size) for size in value.shape]
         require(own[-1] == shape[-1])
         require(all(size in (1, of_x) for size, of_x in zip(reversed(own), reversed(shape))))
-    require(total.meta["val"].dim() == len(shape) and [expression(size) for size in total.meta["val"].shape] == shape)
+    require(same(total.meta["val"].shape, x.meta["val"].shape))
     order = dimensions_in_memory(total.meta["val"])
-    require(order is not None and order[-1] == len(shape) - 1)
+    if order is None or order[-1] != len(shape) - 1:
+        raise NotFound
+    return order
 
 
 # ---- How the result lies in memory ----

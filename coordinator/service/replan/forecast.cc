@@ -27,12 +27,10 @@ std::vector<Bytes> WorkspacePeaks(const model::ModelSpec& model, const plan::Pla
 
 absl::StatusOr<Forecast> MakeForecast(const model::ModelSpec& model, const plan::Plan& plan,
                                       const dispatch::CostModel& costs, int threads) {
-  const int steps = planner::StepsToRun(plan);
-  HARMONY_ASSIGN_OR_RETURN(planner::Estimate estimate,
-                           planner::EvaluatePlan(model, plan, costs, {.steps = steps}));
+  HARMONY_ASSIGN_OR_RETURN(planner::Estimate estimate, planner::EvaluatePlan(model, plan, costs));
   Forecast forecast;
   forecast.step_seconds = estimate.step.seconds();  // as `harmony plan` says
-  if (steps > 2) {
+  if (planner::StepsToRun(plan) > 2) {
     HARMONY_ASSIGN_OR_RETURN(estimate,
                              planner::EvaluatePlan(model, plan, costs, {.steps = kSteps}));
   }
