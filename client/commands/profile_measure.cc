@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "client/commands/common.h"
 #include "client/launcher/child_process.h"
@@ -30,6 +31,7 @@
 #include "common/job/parameter_rules.h"
 #include "common/model/model_sizes.h"
 #include "common/plan/arena_layout.h"
+#include "common/profile/profile_estimate.h"
 #include "common/profile/profile_json.h"
 
 namespace harmony::client {
@@ -238,7 +240,7 @@ class Bench {
   int asked_ = 0;
 };
 
-// The backward of a block that all devices have measured, not larger than the quick one.
+// A block that all devices have measured, not larger than the quick one.
 Question TogetherOf(const profile::Profile& profile, const model::ModelSpec& model,
                     const job::JobSpec& job) {
   const int typical = profile::TypicalLayer(model);
@@ -260,12 +262,15 @@ Question TogetherOf(const profile::Profile& profile, const model::ModelSpec& mod
   return question;
 }
 
-double BackwardAlone(const profile::DeviceProfile& device, const Question& question) {
-  const auto backward = [](const profile::LayerSizeProfile& size) { return size.backward.median; };
+// Seconds of what the question asks for.
+double TimeAlone(const profile::DeviceProfile& device, const Question& question) {
+  const auto seconds = [](const profile::LayerSizeProfile& size) {
+    return size.backward.median + (size.forward ? size.forward->median : 0);
+  };
   const auto layer = std::find_if(
       device.layers.begin(), device.layers.end(),
       [&](const profile::LayerProfile& each) { return each.layers.front() == question.layer; });
-  return profile::InterpolateSeconds(layer->sizes, question.samples, backward);
+  return profile::InterpolateSeconds(layer->sizes, question.samples, seconds);
 }
 
 absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench,
@@ -282,7 +287,7 @@ absl::Status MeasureTogether(const MeasureOptions& options, Bench& bench,
   std::map<std::string, std::pair<double, int>> sums;
   for (size_t d = 0; d < profile.devices.size(); ++d) {
     auto& [sum, count] = sums[profile.devices[d].spec];
-    sum += answers[d].devices[0].together / BackwardAlone(profile.devices[d], questions[d]);
+    sum += answers[d].devices[0].together / TimeAlone(profile.devices[d], questions[d]);
     ++count;
   }
   for (profile::DeviceProfile& device : profile.devices) {
@@ -376,19 +381,22 @@ absl::StatusOr<profile::Profile> MeasureSpeeds(const MeasureOptions& options,
         {Part::kTogether, device.ordinal, work.layer, work.job.global_batch_size, &work});
   }
   HARMONY_ASSIGN_OR_RETURN(const std::vector<profile::Profile> answers, bench->Ask(questions));
+  // Of a forward and a backward, divided as their FLOPs are. The devices are alike: who got more of
+  // a core in that moment is chance.
+  std::vector<double> backwards;
+  for (const profile::Profile& answer : answers) {
+    backwards.push_back(answer.devices[0].together * profile::kBackwardForwards /
+                        (profile::kBackwardForwards + 1));
+  }
+  profile::Measured backward = profile::MeasuredOf(backwards);
+  backward.median = absl::c_accumulate(backwards, 0.0) / static_cast<double>(backwards.size());
   for (size_t d = 0; d < work.devices.size(); ++d) {
     profile::DeviceProfile& device = speeds.devices.emplace_back(std::move(links.devices[d]));
     device.spec = ToString(work.devices[d]);
     device.memory = work.devices[d].memory;
     profile::LayerSizeProfile size;
     size.samples = work.job.global_batch_size;
-    // Only the backward is looked at. Devices alike differ by what else ran.
-    size.backward = profile::Exactly(answers[d].devices[0].together);
-    for (const profile::Profile& answer : answers) {
-      size.backward.least = std::min(size.backward.least, answer.devices[0].together);
-      size.backward.most = std::max(size.backward.most, answer.devices[0].together);
-    }
-    size.forward = size.backward_inner = size.backward;
+    size.backward = backward;
     profile::LayerProfile& layer = device.layers.emplace_back();
     layer.kind = work.model.cost_of(work.layer).name;
     layer.layers = {work.layer};

@@ -8,7 +8,8 @@ namespace harmony::plan {
 
 LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing) {
   const command::LaneTable table(static_cast<int>(plan.devices.size()));
-  LaneResources resources{std::vector<int>(table.size()), std::vector<int>(table.size(), 1)};
+  LaneResources resources{std::vector<int>(table.size()), std::vector<int>(table.size(), 1),
+                          std::vector<int>(table.size(), -1)};
   for (int index = 0; index < table.size(); ++index) {
     command::Lane lane = table.LaneAt(index);
     const command::LaneLink link = command::TraitsOf(lane.kind).link;
@@ -25,10 +26,14 @@ LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing) {
     }
     resources.of_lane[index] = table.IndexOf(lane);
   }
+  if (sharing.devices.empty()) return resources;
+  const int cores = table.IndexOf({command::LaneKind::kCompute, sharing.devices.front()});
+  resources.capacity[cores] = std::max(sharing.at_once, 1);
+  if (sharing.for_all_lanes) resources.also_takes.assign(table.size(), cores);
   for (int device : sharing.devices) {
-    const int cores = table.IndexOf({command::LaneKind::kCompute, sharing.devices.front()});
-    resources.of_lane[table.IndexOf({command::LaneKind::kCompute, device})] = cores;
-    resources.capacity[cores] = std::max(sharing.at_once, 1);
+    const int compute = table.IndexOf({command::LaneKind::kCompute, device});
+    resources.of_lane[compute] = cores;
+    resources.also_takes[compute] = -1;
   }
   return resources;
 }
@@ -50,7 +55,10 @@ LaneServers ServersOf(const LaneResources& resources) {
 
 Nanos BusiestResource(const LaneResources& resources, const std::vector<Nanos>& busy) {
   std::vector<Nanos> sums(busy.size());
-  for (size_t lane = 0; lane < busy.size(); ++lane) sums[resources.of_lane[lane]] += busy[lane];
+  for (size_t lane = 0; lane < busy.size(); ++lane) {
+    sums[resources.of_lane[lane]] += busy[lane];
+    if (const int taken = resources.also_takes[lane]; taken >= 0) sums[taken] += busy[lane];
+  }
   Nanos most;
   for (size_t i = 0; i < sums.size(); ++i) {
     most = std::max(most, Nanos(sums[i].count() / resources.capacity[i]));

@@ -16,6 +16,8 @@ namespace harmony::plan {
 struct CoreSharing {
   std::vector<int> devices;  // ascending
   int at_once = 1;           // of them compute at full speed
+  // The cores are those of the machine: copies and updates take their time of them, too.
+  bool for_all_lanes = false;
 };
 
 // A resource serves its lanes' commands in the order in which all they wait for is there (of one
@@ -23,9 +25,13 @@ struct CoreSharing {
 struct LaneResources {
   std::vector<int> of_lane;   // by LaneTable index
   std::vector<int> capacity;  // by resource; 1 where no lane has the number
+  // By lane: a resource whose time its commands take as well; -1: none. A thread that copies does
+  // not wait until threads that compute on the same cores have ended, which lose what it takes.
+  std::vector<int> also_takes;
 };
 // The two lanes into a device share its link, and so do devices of the same root; the compute lanes
-// of `sharing` share cores; other lanes share nothing.
+// of `sharing` share cores, of which other lanes take time where it says so; other lanes share
+// nothing.
 LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing);
 
 // The servers of all resources, numbered without gaps: those of a lane's resource, by lane.

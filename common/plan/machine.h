@@ -42,7 +42,11 @@ struct DeviceSpec {
   bool paced() const { return flops.value > 0; }
   // It computes as fast as this machine's cores do, which all such devices share.
   bool on_cores() const { return kind == DeviceKind::kSim && !paced(); }
-  BytesPerSecond h2d, d2h, p2p;
+  BytesPerSecond h2d, d2h, p2p;  // pacing; 0: none
+  // Copies, too, are made by those cores, each as fast as it goes.
+  bool copied_by_cores() const {
+    return on_cores() && h2d.value <= 0 && d2h.value <= 0 && p2p.value <= 0;
+  }
   // `copies=worker`: its worker carries its copies out, in the context in which it computes, in
   // place of the swapper: where copies of another process hold up what a GPU computes.
   bool worker_copies = false;

@@ -78,7 +78,7 @@ struct DeviceProfile {
   std::string spec;  // ToString(DeviceSpec)
   Bytes memory;
   std::vector<LayerProfile> layers;
-  // Time of a task while all devices compute, over its time alone: above 1 where devices share
+  // Time of a layer while all devices compute, over its time alone: above 1 where devices share
   // cores. 1 for a single device.
   double together = 1;
   LinkProfile h2d, d2h;

@@ -23,7 +23,6 @@ constexpr Bytes kMemory = MiB(256);
 constexpr char kStandIn[] = "gpt2-124m";
 constexpr int64_t kStandInTokens = 128;
 constexpr double kLayerOverhead = 30e-6;  // of a layer in a task, whatever its size
-constexpr double kBackwardForwards = 3;   // a backward with recompute
 constexpr double kMemoryBytes = 8e9;      // gradients zeroed and checked
 // Tasks that take longer by more than this while other devices compute share something with them;
 // by less, it is the error of the measurement.

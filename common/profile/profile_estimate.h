@@ -13,9 +13,12 @@
 
 namespace harmony::profile {
 
-// What is measured: the backward of one layer while all devices compute, their links, the host.
-// The devices (as many as there are, kMostCalibrated at most) are not paced and have memory for
-// that and no more, so that it stands for all jobs of the model, and for all large models.
+// FLOPs of a backward with recompute: so many times those of the forward.
+inline constexpr double kBackwardForwards = 3;
+
+// What is measured: one layer, forward and backward, while all devices compute; their links; the
+// host. The devices (as many as there are, kMostCalibrated at most) are not paced and have memory
+// for that and no more, so that it stands for all jobs of the model, and for all large models.
 inline constexpr size_t kMostCalibrated = 4;
 struct CalibrationWork {
   model::ModelSpec model;
@@ -31,8 +34,8 @@ absl::StatusOr<CalibrationWork> CalibrationWorkOf(const model::ModelSpec& model,
                                                   const job::JobSpec& job, size_t num_devices);
 
 // `speeds`: devices as of the work, each with its links and with one layer of one size, whose
-// backward was measured; the host. Layers take their FLOPs at the speed of a device (a backward
-// with recompute three times those of a forward), and copies their bytes at that of a link; speeds
+// backward is there; the host. Layers take their FLOPs at the speed of a device (a backward
+// with recompute those of three forwards), and copies their bytes at that of a link; speeds
 // that devices are given count before measured ones. Marked as `calibrated`.
 Profile EstimateProfile(const CalibrationWork& work, const Profile& speeds,
                         const model::ModelSpec& model, const job::JobSpec& job,

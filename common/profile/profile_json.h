@@ -23,7 +23,7 @@ struct ProfileRequest {
   enum class Part {
     kVersions,  // a worker: what would measure
     kLayers,    // a device worker: its layers, alone
-    kTogether,  // all device workers at once: one task
+    kTogether,  // all device workers at once: one layer
     kHost,      // the host worker
     kLinks,     // the swapper
   };
@@ -39,7 +39,8 @@ std::string ProfileRequestToJson(const ProfileRequest& request);
 absl::StatusOr<ProfileRequest> ParseProfileRequest(absl::string_view text, absl::string_view where);
 
 // What a process answers: its part of a profile, the rest left as it is. kLayers:
-// devices[0].layers. kTogether: devices[0].together, in seconds. kLinks: the links of all devices.
+// devices[0].layers. kTogether: devices[0].together, in seconds of a forward and a backward.
+// kLinks: the links of all devices.
 std::string ProfilePartToJson(ProfileRequest::Part part, const Profile& profile);
 // Or why it could not be measured; ParseProfilePart then returns just that status.
 std::string ProfileFailureToJson(const absl::Status& status);

@@ -105,7 +105,7 @@ class LayerProfiler::Binder {
     };
     for (int reference : plan::ReferencesOf(model_, task.layers)) {
       const model::ParamBlock& block = model_.blocks[model_.references[reference].block];
-      if (!backward || model_.references[reference].needed_in_backward) {
+      if (!backward || task.with_forward || model_.references[reference].needed_in_backward) {
         compute.weights.push_back({reference, Weights(block)});
       }
       if (!forward) compute.gradients.push_back({reference, Zeros(block.accumulator_bytes)});
@@ -118,7 +118,14 @@ class LayerProfiler::Binder {
     }
     if (task.kept) compute.kept = Zeros(model::KeptActivationBytes(model_, task.layers, samples_));
     if (forward) compute.outputs.push_back({behind, hidden(behind, 0)});
-    if (backward) compute.output_gradient = gradient(behind, 1e-3f);
+    if (backward) {
+      // What a forward leaves there is as good a gradient as any.
+      const Bytes at = next_;
+      if (task.with_forward) compute.outputs.push_back({behind, hidden(behind, 0)});
+      const Bytes end = std::exchange(next_, at);
+      compute.output_gradient = gradient(behind, 1e-3f);
+      next_ = std::max(next_, end);
+    }
     if (!forward && !first) compute.input_gradient = gradient(task.layers.first, 0);
     if (task.kind == command::TaskKind::kForwardBackward)
       compute.loss = Take(Bytes(sizeof(command::LossSlot)));
@@ -279,34 +286,52 @@ absl::Status LayerProfiler::Prepare(const Task& task) {
       static_cast<uint32_t>(command::LaneTable(device_.ordinal + 1)
                                 .IndexOf({command::LaneKind::kCompute, device_.ordinal}));
   command_.body = std::move(compute);
+  forward_.reset();
+  if (task.with_forward) {
+    forward_ = command_;
+    auto& forward = std::get<command::ComputeTask>(forward_->body);
+    forward.kind = command::TaskKind::kForward;
+    forward.gradients.clear();
+    forward.input_gradient.reset();
+    forward.output_gradient.reset();
+    std::get<command::ComputeTask>(command_.body).outputs.clear();
+  }
   job_.plan.microbatch_size = task.samples;
   job_.plan.devices.back() = {device_.usable(), binder.end()};
   HARMONY_RETURN_IF_ERROR(worker_->SetUpJob(job_));
   return binder.Fill(*worker_->device());
 }
 
-absl::Status LayerProfiler::PrepareBackward(int layer, int64_t samples) {
-  return Prepare({profile::RunsFused(job_.model, layer) ? command::TaskKind::kForwardBackward
-                                                        : command::TaskKind::kBackward,
-                  {layer, layer},
-                  samples});
+absl::Status LayerProfiler::PrepareLayer(int layer, int64_t samples) {
+  const bool fused = profile::RunsFused(job_.model, layer);
+  return Prepare(
+      {.kind = fused ? command::TaskKind::kForwardBackward : command::TaskKind::kBackward,
+       .layers = {layer, layer},
+       .samples = samples,
+       .with_forward = !fused});
 }
 
-absl::Status LayerProfiler::RunOnce() { return worker_->Run(command_); }
+absl::Status LayerProfiler::RunOnce() {
+  if (forward_) HARMONY_RETURN_IF_ERROR(worker_->Run(*forward_));
+  return worker_->Run(command_);
+}
 
-absl::StatusOr<profile::Measured> LayerProfiler::Repeat(runtime::RepeatLimits limits,
-                                                        const std::function<absl::Status()>& work) {
+absl::StatusOr<std::vector<double>> LayerProfiler::Repeats(
+    runtime::RepeatLimits limits, const std::function<absl::Status()>& work) {
   limits.warm_up = worker_->device()->warm_up();
   if (is_quick_ && is_warm_) limits.warm_up = Nanos(limits.warm_up.count() / kShareOfTheFirst);
   is_warm_ = true;
-  HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds, runtime::TimeRepeats(limits, work));
+  return runtime::TimeRepeats(limits, work);
+}
+
+absl::StatusOr<profile::Measured> LayerProfiler::Repeat(const std::function<absl::Status()>& work) {
+  HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds, Repeats(limits_, work));
   return profile::MeasuredOf(seconds);
 }
 
 absl::StatusOr<LayerProfiler::Timing> LayerProfiler::Time(const Task& task) {
   HARMONY_RETURN_IF_ERROR(Prepare(task));
-  HARMONY_ASSIGN_OR_RETURN(const profile::Measured seconds,
-                           Repeat(limits_, [this] { return RunOnce(); }));
+  HARMONY_ASSIGN_OR_RETURN(const profile::Measured seconds, Repeat([this] { return RunOnce(); }));
   return Timing{seconds, worker_->stats().workspace_peak};
 }
 
@@ -409,28 +434,21 @@ absl::Status LayerProfiler::MeasureInner(const profile::LayerShape& shape,
 
 // In turn, for a backward destroys what the forward kept; the difference is the backward's time.
 absl::Status LayerProfiler::MeasureKept(model::LayerRange block, profile::LayerSizeProfile& size) {
-  HARMONY_RETURN_IF_ERROR(
-      Prepare({command::TaskKind::kBackward, block, size.samples, /*kept=*/true}));
-  command::Command forward = command_;
-  command::ComputeTask& task = std::get<command::ComputeTask>(forward.body);
-  task.kind = command::TaskKind::kForward;
-  task.gradients.clear();
-  task.outputs = {{block.last + 1, *task.output_gradient}};  // of the output's size; any values do
-  task.input_gradient.reset();
-  task.output_gradient.reset();
+  HARMONY_RETURN_IF_ERROR(Prepare({.kind = command::TaskKind::kBackward,
+                                   .layers = block,
+                                   .samples = size.samples,
+                                   .kept = true,
+                                   .with_forward = true}));
   HARMONY_ASSIGN_OR_RETURN(size.keeping_forward,
-                           Repeat(limits_, [&] { return worker_->Run(forward); }));
-  HARMONY_ASSIGN_OR_RETURN(const profile::Measured both, Repeat(limits_, [&]() -> absl::Status {
-                             HARMONY_RETURN_IF_ERROR(worker_->Run(forward));
-                             return RunOnce();
-                           }));
+                           Repeat([this] { return worker_->Run(*forward_); }));
+  HARMONY_ASSIGN_OR_RETURN(const profile::Measured both, Repeat([this] { return RunOnce(); }));
   size.kept_backward = Minus(both, size.keeping_forward->median);
   return absl::OkStatus();
 }
 
 absl::Status LayerProfiler::MeasureGradients(profile::LayerProfile& layer) {
   if (device_.paced()) return absl::OkStatus();  // within the modelled time of a task
-  HARMONY_RETURN_IF_ERROR(PrepareBackward(layer.layers.front(), layer.sizes.front().samples));
+  HARMONY_RETURN_IF_ERROR(PrepareLayer(layer.layers.front(), layer.sizes.front().samples));
   HARMONY_RETURN_IF_ERROR(RunOnce());  // readies the thread
   ComputeDevice& device = *worker_->device();
   // Without a warm-up: this moves memory, and computes next to nothing.

@@ -28,19 +28,21 @@ class LayerProfiler {
   // ResourceExhausted names a layer that fits at no size.
   absl::StatusOr<std::vector<profile::LayerProfile>> MeasureAll();
 
-  // Makes the backward of one layer (of the head: the fused task) ready to be run by RunOnce.
-  absl::Status PrepareBackward(int layer, int64_t samples);
+  // Makes one layer ready for RunOnce, which runs its forward and its backward (of the head: the
+  // fused task).
+  absl::Status PrepareLayer(int layer, int64_t samples);
   absl::Status RunOnce();
-  // Times work of the device, which was made ready for it, after its warm-up.
-  absl::StatusOr<profile::Measured> Repeat(runtime::RepeatLimits limits,
-                                           const std::function<absl::Status()>& work);
+  // Seconds of each repeat of work of the device, which was made ready for it, after its warm-up.
+  absl::StatusOr<std::vector<double>> Repeats(runtime::RepeatLimits limits,
+                                              const std::function<absl::Status()>& work);
 
  private:
   struct Task {
     command::TaskKind kind;
     model::LayerRange layers;
     int64_t samples;
-    bool kept = false;  // with what a forward kept
+    bool kept = false;          // with what a forward kept
+    bool with_forward = false;  // a backward before which RunOnce runs the forward
   };
   struct Timing {
     profile::Measured seconds;
@@ -52,6 +54,7 @@ class LayerProfiler {
                 const runtime::ProfileCall& call);
 
   absl::Status Prepare(const Task& task);
+  absl::StatusOr<profile::Measured> Repeat(const std::function<absl::Status()>& work);
   absl::StatusOr<Timing> Time(const Task& task);
   absl::StatusOr<profile::LayerProfile> MeasureShape(const profile::LayerShape& shape);
   absl::StatusOr<profile::LayerSizeProfile> MeasureSize(const profile::LayerShape& shape,
@@ -72,6 +75,7 @@ class LayerProfiler {
   runtime::RepeatLimits limits_;
   std::vector<int64_t> sizes_;
   command::Command command_;  // as prepared
+  std::optional<command::Command> forward_;
   bool is_quick_ = false;
   bool is_warm_ = false;  // the device was busy for its whole warm-up
 };

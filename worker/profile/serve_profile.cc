@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/base/status.h"
 #include "common/io/file.h"
 #include "common/runtime/profile_call.h"
@@ -17,7 +18,7 @@ using Part = profile::ProfileRequest::Part;
 
 constexpr Nanos kPartnersDeadline = Seconds(120);
 constexpr runtime::RepeatLimits kTogetherRepeats{5, 1000, Seconds(1)};
-constexpr runtime::RepeatLimits kQuickTogetherRepeats{3, 1000, Millis(300)};
+constexpr runtime::RepeatLimits kQuickTogetherRepeats{3, 1000, Millis(600)};
 
 absl::StatusOr<LayerProfiler> ProfilerOf(const runtime::ProgramContext& context, int device,
                                          const runtime::ProfileCall& call) {
@@ -64,18 +65,19 @@ class Partners {
 absl::StatusOr<double> MeasureTogether(const runtime::ProgramContext& context, int device,
                                        const runtime::ProfileCall& call) {
   HARMONY_ASSIGN_OR_RETURN(LayerProfiler profiler, ProfilerOf(context, device, call));
-  HARMONY_RETURN_IF_ERROR(profiler.PrepareBackward(call.request.layer, call.request.samples));
+  HARMONY_RETURN_IF_ERROR(profiler.PrepareLayer(call.request.layer, call.request.samples));
   Partners partners(context, device);
   HARMONY_RETURN_IF_ERROR(profiler.RunOnce());
   partners.Signal(1);
   HARMONY_RETURN_IF_ERROR(partners.WaitForAll(1));
   HARMONY_ASSIGN_OR_RETURN(
-      const profile::Measured seconds,
-      profiler.Repeat(call.request.quick ? kQuickTogetherRepeats : kTogetherRepeats,
-                      [&] { return profiler.RunOnce(); }));
+      const std::vector<double> seconds,
+      profiler.Repeats(call.request.quick ? kQuickTogetherRepeats : kTogetherRepeats,
+                       [&] { return profiler.RunOnce(); }));
   partners.Signal(2);
   while (!partners.AllHave(2)) HARMONY_RETURN_IF_ERROR(profiler.RunOnce());
-  return seconds.median;
+  // The mean: those that waited for a core count as well.
+  return absl::c_accumulate(seconds, 0.0) / static_cast<double>(seconds.size());
 }
 
 absl::StatusOr<profile::Profile> Measure(runtime::ProgramContext& context, int device,

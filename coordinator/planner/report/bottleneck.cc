@@ -141,7 +141,8 @@ void AddShared(const Estimate& estimate, const command::LaneTable& table,
   for (int resource = 0; resource < table.size(); ++resource) {
     std::vector<int> lanes;
     LaneLoad load;
-    for (int i = resource; i < table.size(); ++i) {
+    for (int i = 0; i < table.size(); ++i) {
+      if (estimate.resources.also_takes[i] == resource) load.busy += estimate.lanes[i].busy;
       if (estimate.resources.of_lane[i] != resource || estimate.lanes[i].commands == 0) continue;
       lanes.push_back(i);
       load.busy += estimate.lanes[i].busy;

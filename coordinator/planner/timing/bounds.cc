@@ -76,7 +76,8 @@ class RelaxedStep {
       busy[table.IndexOf({command::LaneKind::kP2P, d})] = device.p2p.busy + device.sums.busy;
       copies += device.bulk.busy + device.stream.busy + device.d2h.busy + device.gradients.busy;
     }
-    const Nanos lane = std::max(host_busy_, plan::BusiestResource(resources_, busy));
+    busy[table.IndexOf({command::LaneKind::kHostCompute, 0})] = host_busy_;
+    const Nanos lane = plan::BusiestResource(resources_, busy);
     return {std::max(chain, lane), chain, lane, copies};
   }
 

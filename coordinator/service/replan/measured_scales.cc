@@ -27,14 +27,18 @@ struct Sum {
   }
 };
 
-// The time in which a core would have done what was done of a task while others ran on the same
-// cores, which the operating system divides equally.
+// The time in which a core would have done what was done of a task while other commands ran on the
+// same cores, which the operating system divides equally.
 class CoreTime {
  public:
   CoreTime(const LaneMonitor& monitor, const plan::CoreSharing& cores) {
-    std::map<Nanos, int> changes;  // of the number of tasks that run
-    for (int device : cores.devices) {
-      const int lane = monitor.table().IndexOf({command::LaneKind::kCompute, device});
+    const command::LaneTable& lanes = monitor.table();
+    std::map<Nanos, int> changes;  // of the number of commands that run
+    for (int lane = 0; lane < lanes.size() && !cores.devices.empty(); ++lane) {
+      const command::Lane& of = lanes.LaneAt(lane);
+      const bool computes =
+          of.kind == command::LaneKind::kCompute && absl::c_linear_search(cores.devices, of.device);
+      if (!computes && !cores.for_all_lanes) continue;
       for (const MeasuredCommand& done : monitor.Timeline(lane)) {
         ++changes[done.start];
         --changes[done.end];

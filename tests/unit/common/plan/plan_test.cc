@@ -87,6 +87,26 @@ TEST(LaneResourcesTest, DevicesTakeTurnsOnSharedCores) {
   EXPECT_EQ(clock.Start(compute(2), Nanos(60), Nanos(10)).end, Nanos(70));
 }
 
+// Two devices on one core, which copies and updates take time of, too.
+TEST(LaneResourcesTest, OtherLanesTakeTimeOfSharedCores) {
+  Plan plan;
+  plan.devices.resize(2);
+  const command::LaneTable lanes(2);
+  const LaneResources resources =
+      ResourcesOfLanes(plan, {.devices = {0, 1}, .at_once = 1, .for_all_lanes = true});
+  const int first = lanes.IndexOf({command::LaneKind::kCompute, 0});
+  const int copies = lanes.IndexOf({command::LaneKind::kD2H, 1});
+  const int updates = lanes.IndexOf({command::LaneKind::kHostCompute, 0});
+  std::vector<Nanos> busy(lanes.size());
+  busy[first] = Nanos(30);
+  busy[copies] = Nanos(5);
+  busy[updates] = Nanos(10);
+  EXPECT_EQ(BusiestResource(resources, busy), Nanos(45));
+  busy[updates] = Nanos(90);
+  EXPECT_EQ(BusiestResource(resources, busy), Nanos(125));
+  EXPECT_EQ(BusiestResource(ResourcesOfLanes(plan, {{0, 1}, 1}), busy), Nanos(90));
+}
+
 TEST(PlanTest, StashesTheInputOfEveryBackwardGroup) {
   const model::ModelSpec model = dispatch::SmallModel(3);
   Plan plan = dispatch::SmallPlan(model, 1);

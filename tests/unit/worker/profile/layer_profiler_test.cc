@@ -60,11 +60,11 @@ TEST(LayerProfilerTest, MeasuresALayerOfEachShape) {
   EXPECT_GT(block.activation_bytes, Bytes());
 }
 
-TEST(LayerProfilerTest, APreparedBackwardCanBeRepeated) {
+TEST(LayerProfilerTest, APreparedLayerCanBeRepeated) {
   absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=8MiB", Call(kTied));
   ASSERT_TRUE(profiler.ok());
   for (int layer : {0, 2, 4}) {
-    ASSERT_TRUE(profiler->PrepareBackward(layer, 2).ok());
+    ASSERT_TRUE(profiler->PrepareLayer(layer, 2).ok());
     for (int i = 0; i < 3; ++i) {
       const absl::Status status = profiler->RunOnce();
       EXPECT_TRUE(status.ok()) << status;

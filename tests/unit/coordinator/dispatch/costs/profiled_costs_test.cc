@@ -138,7 +138,10 @@ TEST_F(ProfiledCostsTest, DevicesThatShareCoresAreSlowerTogether) {
 // What a profile says of four devices of which three are slower while all compute.
 TEST_F(FourDevicesProfiledCostsTest, DevicesTakeTurnsOnTheCoresThatTheyShare) {
   const auto cores = [&] { return ProfiledCosts(profile_, model_, plan_).Cores(); };
-  for (profile::DeviceProfile& device : profile_.devices) device.together = 1;
+  for (profile::DeviceProfile& device : profile_.devices) {
+    device.together = 1;
+    device.spec = "sim:mem=1MiB,h2d=1GB/s";  // whose copies take nothing of them
+  }
   EXPECT_THAT(cores().devices, IsEmpty());
   for (int d : {0, 2, 3}) profile_.devices[d].together = 1.5;
   EXPECT_THAT(cores().devices, ElementsAre(0, 2, 3));
@@ -149,6 +152,24 @@ TEST_F(FourDevicesProfiledCostsTest, DevicesTakeTurnsOnTheCoresThatTheyShare) {
   for (int d : {0, 2, 3}) profile_.devices[d].together = 1.8;
   EXPECT_EQ(cores().at_once, 2);
   EXPECT_NEAR(Compute(2, command::TaskKind::kForward, {1, 1}), 1.2 * 2.5e-3, 1e-9);
+}
+
+TEST_F(FourDevicesProfiledCostsTest, CopiesTakeTimeOfCoresThatMakeThem) {
+  const auto for_all_lanes = [&](const char* spec) {
+    for (profile::DeviceProfile& device : profile_.devices) {
+      device.together = 2;
+      device.spec = spec;
+    }
+    const plan::CoreSharing cores = ProfiledCosts(profile_, model_, plan_).Cores();
+    EXPECT_THAT(cores.devices, ElementsAre(0, 1, 2, 3));
+    // So does issuing a command.
+    EXPECT_NEAR(Compute(2, command::TaskKind::kForward, {1, 1}),
+                2.5e-3 + (cores.for_all_lanes ? 0.2e-3 : 0), 1e-9);
+    return cores.for_all_lanes;
+  };
+  EXPECT_TRUE(for_all_lanes("sim:mem=1MiB"));
+  EXPECT_FALSE(for_all_lanes("sim:mem=1MiB,h2d=1GB/s"));
+  EXPECT_FALSE(for_all_lanes("cuda:0,mem=64MiB"));
 }
 
 TEST_F(ProfiledCostsTest, TransfersTakeLatencyAndBytesOfTheirLink) {

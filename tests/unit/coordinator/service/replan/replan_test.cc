@@ -53,14 +53,15 @@ class ReplanTest : public ::testing::Test {
   }
 
   // Of step 1, 10 ms as modelled; in milliseconds.
-  static void Ran(const command::ComputeTask& task, int device, uint64_t value, int64_t start,
-                  int64_t end, LaneMonitor* monitor) {
+  static void Ran(decltype(command::Command::body) body, int device, uint64_t value, int64_t start,
+                  int64_t end, LaneMonitor* monitor,
+                  command::LaneKind kind = command::LaneKind::kCompute) {
     command::Command command;
-    const int lane = monitor->table().IndexOf({command::LaneKind::kCompute, device});
+    const int lane = monitor->table().IndexOf({kind, device});
     command.header.lane = static_cast<uint32_t>(lane);
     command.header.signal_value = value;
     command.header.step = 1;
-    command.body = task;
+    command.body = std::move(body);
     monitor->OnIssued(command, Millis(10), Nanos(1));
     monitor->OnProgress(lane, value, {{value, Nanos(1), Millis(start), Millis(end)}}, Nanos(1));
   }
@@ -117,6 +118,20 @@ TEST_F(ReplanTest, TasksCountForTheirPartOfASharedCore) {
   EXPECT_NEAR(found.devices[0].forward, 1, 1e-6);
   EXPECT_NEAR(found.devices[1].forward, 1, 1e-6);
   EXPECT_NEAR(ScalesOf(monitor, plan_, {}, 1, 2).devices[0].forward, 1.5, 1e-6);
+}
+
+// The same core copied for a quarter of the time.
+TEST_F(ReplanTest, TasksCountForTheirPartOfACoreThatCopies) {
+  LaneMonitor monitor(2, 100);
+  monitor.BeginGeneration(1, Nanos(1));
+  command::ComputeTask task;
+  task.kind = command::TaskKind::kForward;
+  Ran(task, 0, 1, 100, 115, &monitor);
+  command::Transfer copy;
+  Ran(copy, 0, 1, 105, 115, &monitor, command::LaneKind::kD2H);
+  const plan::CoreSharing cores{.devices = {0, 1}, .at_once = 1, .for_all_lanes = true};
+  EXPECT_NEAR(ScalesOf(monitor, plan_, cores, 1, 2).devices[0].forward, 1, 1e-6);
+  EXPECT_NEAR(ScalesOf(monitor, plan_, {{0, 1}, 1}, 1, 2).devices[0].forward, 1.5, 1e-6);
 }
 
 TEST_F(ReplanTest, AnIdleDeviceIsTakenForLikeItsFellows) {
