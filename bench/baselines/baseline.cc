@@ -63,10 +63,16 @@ int64_t Extend(int64_t a, int64_t b, double x) {
   return a + static_cast<int64_t>(static_cast<double>(b - a) * x);
 }
 
+std::vector<plan::LaneWork> WorkOf(const std::vector<Nanos>& busy) {
+  std::vector<plan::LaneWork> work;
+  for (Nanos each : busy) work.push_back({each});
+  return work;
+}
+
 // A step is as long as what is busiest in it, and says that.
 void Bind(const LayerCosts& costs, const std::vector<Nanos>& busy, Outcome* outcome) {
   const plan::LaneResources resources = costs.resources();
-  outcome->step = std::max(outcome->step, plan::BusiestResource(resources, busy));
+  outcome->step = std::max(outcome->step, plan::BusiestResource(resources, WorkOf(busy)));
   const Busiest busiest = BusiestOf(resources, busy, costs.num_devices(), outcome->step);
   outcome->binds = busiest.text;
   outcome->busiest_share = busiest.share;
@@ -437,14 +443,10 @@ Busiest BusiestOf(const plan::LaneResources& resources, const std::vector<Nanos>
                   int num_devices, Nanos step) {
   const command::LaneTable lanes(num_devices);
   const auto count = static_cast<size_t>(lanes.size());
-  std::vector<Nanos> of_resource(count);
-  for (size_t lane = 0; lane < count; ++lane) {
-    of_resource[static_cast<size_t>(resources.of_lane[lane])] += busy[lane];
-  }
+  const std::vector<Nanos> of_resource = plan::TimesOf(resources, WorkOf(busy));
   Busiest busiest;
   for (size_t r = 0; r < count; ++r) {
-    const double share =
-        of_resource[r].seconds() / resources.capacity[r] / std::max(step.seconds(), 1e-12);
+    const double share = of_resource[r].seconds() / std::max(step.seconds(), 1e-12);
     if (share <= busiest.share) continue;
     std::vector<int> devices;
     for (size_t lane = 0; lane < count; ++lane) {

@@ -2,14 +2,21 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "common/command/lane_kinds.h"
 
 namespace harmony::plan {
+namespace {
+
+// To issue a command and to report its end takes 0.22 to 0.27 ms of a core, in all processes'
+// threads but those of lanes: by their CPU time in steps of 250 commands, on two cores of a Xeon.
+constexpr Nanos kIssue = Nanos(200'000);
+
+}  // namespace
 
 LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing) {
   const command::LaneTable table(static_cast<int>(plan.devices.size()));
-  LaneResources resources{std::vector<int>(table.size()), std::vector<int>(table.size(), 1),
-                          std::vector<int>(table.size(), -1)};
+  LaneResources resources{std::vector<int>(table.size()), std::vector<int>(table.size(), 1)};
   for (int index = 0; index < table.size(); ++index) {
     command::Lane lane = table.LaneAt(index);
     const command::LaneLink link = command::TraitsOf(lane.kind).link;
@@ -29,11 +36,18 @@ LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing) {
   if (sharing.devices.empty()) return resources;
   const int cores = table.IndexOf({command::LaneKind::kCompute, sharing.devices.front()});
   resources.capacity[cores] = std::max(sharing.at_once, 1);
-  if (sharing.for_all_lanes) resources.also_takes.assign(table.size(), cores);
   for (int device : sharing.devices) {
-    const int compute = table.IndexOf({command::LaneKind::kCompute, device});
-    resources.of_lane[compute] = cores;
-    resources.also_takes[compute] = -1;
+    resources.of_lane[table.IndexOf({command::LaneKind::kCompute, device})] = cores;
+  }
+  if (sharing.threads == 0) return resources;
+  resources.cores = cores;
+  resources.issue = Nanos(kIssue.count() / sharing.threads);
+  // One thread copies; updates are done by as many as there are cores.
+  resources.of_cores.assign(table.size(), 1.0 / sharing.threads);
+  resources.of_cores[table.IndexOf({command::LaneKind::kHostCompute, 0})] =
+      resources.capacity[cores];
+  for (int device : sharing.devices) {
+    resources.of_cores[table.IndexOf({command::LaneKind::kCompute, device})] = 0;
   }
   return resources;
 }
@@ -53,17 +67,27 @@ LaneServers ServersOf(const LaneResources& resources) {
   return servers;
 }
 
-Nanos BusiestResource(const LaneResources& resources, const std::vector<Nanos>& busy) {
-  std::vector<Nanos> sums(busy.size());
-  for (size_t lane = 0; lane < busy.size(); ++lane) {
-    sums[resources.of_lane[lane]] += busy[lane];
-    if (const int taken = resources.also_takes[lane]; taken >= 0) sums[taken] += busy[lane];
+std::vector<Nanos> TimesOf(const LaneResources& resources, const std::vector<LaneWork>& lanes) {
+  std::vector<Nanos> times(lanes.size());
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    times[static_cast<size_t>(resources.of_lane[i])] += lanes[i].busy;
   }
-  Nanos most;
-  for (size_t i = 0; i < sums.size(); ++i) {
-    most = std::max(most, Nanos(sums[i].count() / resources.capacity[i]));
+  if (resources.cores >= 0) {
+    Nanos& of_cores = times[static_cast<size_t>(resources.cores)];
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      of_cores += resources.issue * lanes[i].commands +
+                  Nanos::FromSeconds(lanes[i].busy.seconds() * resources.of_cores[i]);
+    }
   }
-  return most;
+  for (size_t i = 0; i < times.size(); ++i) {
+    times[i] = Nanos(times[i].count() / resources.capacity[i]);
+  }
+  return times;
+}
+
+Nanos BusiestResource(const LaneResources& resources, const std::vector<LaneWork>& lanes) {
+  const std::vector<Nanos> times = TimesOf(resources, lanes);
+  return *absl::c_max_element(times);
 }
 
 ResourceClock::Service ResourceClock::Start(int lane, Nanos ready, Nanos duration) {

@@ -5,6 +5,7 @@
 // may be fewer than devices. One rule for all that model a run. PURE.
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "common/base/units.h"
@@ -16,8 +17,9 @@ namespace harmony::plan {
 struct CoreSharing {
   std::vector<int> devices;  // ascending
   int at_once = 1;           // of them compute at full speed
-  // The cores are those of the machine: copies and updates take their time of them, too.
-  bool for_all_lanes = false;
+  // Threads of a task, where the cores are the machine's, which copy and update as well; 0: they do
+  // nothing but compute.
+  int threads = 0;
 };
 
 // A resource serves its lanes' commands in the order in which all they wait for is there (of one
@@ -25,9 +27,18 @@ struct CoreSharing {
 struct LaneResources {
   std::vector<int> of_lane;   // by LaneTable index
   std::vector<int> capacity;  // by resource; 1 where no lane has the number
-  // By lane: a resource whose time its commands take as well; -1: none. A thread that copies does
-  // not wait until threads that compute on the same cores have ended, which lose what it takes.
-  std::vector<int> also_takes;
+  // The machine's cores, where its lanes take turns on them: a resource; -1: they do not.
+  int cores = -1;
+  // By lane: so much of the cores' capacity its commands take while other lanes compute there. They
+  // do not wait until tasks have ended, which lose what is taken from them.
+  std::vector<double> of_cores = {};
+  // What issuing a command takes of them.
+  Nanos issue = {};
+};
+// Of a lane in one step.
+struct LaneWork {
+  Nanos busy;
+  int64_t commands = 0;
 };
 // The two lanes into a device share its link, and so do devices of the same root; the compute lanes
 // of `sharing` share cores, of which other lanes take time where it says so; other lanes share
@@ -44,8 +55,11 @@ struct LaneServers {
 };
 LaneServers ServersOf(const LaneResources& resources);
 
-// The least time in which a resource carries out what its lanes are busy with.
-Nanos BusiestResource(const LaneResources& resources, const std::vector<Nanos>& busy);
+// The least time in which each resource carries out its lanes' commands and, of the machine's
+// cores, what else is taken from them.
+std::vector<Nanos> TimesOf(const LaneResources& resources, const std::vector<LaneWork>& lanes);
+// In which all do.
+Nanos BusiestResource(const LaneResources& resources, const std::vector<LaneWork>& lanes);
 
 // When resources have carried out what was started on them, in the order of its starts.
 class ResourceClock {

@@ -302,13 +302,13 @@ absl::Status LayerProfiler::Prepare(const Task& task) {
   return binder.Fill(*worker_->device());
 }
 
-absl::Status LayerProfiler::PrepareLayer(int layer, int64_t samples) {
+absl::Status LayerProfiler::PrepareLayer(int layer, int64_t samples, bool with_forward) {
   const bool fused = profile::RunsFused(job_.model, layer);
   return Prepare(
       {.kind = fused ? command::TaskKind::kForwardBackward : command::TaskKind::kBackward,
        .layers = {layer, layer},
        .samples = samples,
-       .with_forward = !fused});
+       .with_forward = with_forward && !fused});
 }
 
 absl::Status LayerProfiler::RunOnce() {
@@ -448,7 +448,8 @@ absl::Status LayerProfiler::MeasureKept(model::LayerRange block, profile::LayerS
 
 absl::Status LayerProfiler::MeasureGradients(profile::LayerProfile& layer) {
   if (device_.paced()) return absl::OkStatus();  // within the modelled time of a task
-  HARMONY_RETURN_IF_ERROR(PrepareLayer(layer.layers.front(), layer.sizes.front().samples));
+  HARMONY_RETURN_IF_ERROR(PrepareLayer(layer.layers.front(), layer.sizes.front().samples,
+                                       /*with_forward=*/false));
   HARMONY_RETURN_IF_ERROR(RunOnce());  // readies the thread
   ComputeDevice& device = *worker_->device();
   // Without a warm-up: this moves memory, and computes next to nothing.

@@ -28,9 +28,9 @@ class LayerProfiler {
   // ResourceExhausted names a layer that fits at no size.
   absl::StatusOr<std::vector<profile::LayerProfile>> MeasureAll();
 
-  // Makes one layer ready for RunOnce, which runs its forward and its backward (of the head: the
-  // fused task).
-  absl::Status PrepareLayer(int layer, int64_t samples);
+  // Makes the backward of one layer (of the head: the fused task) ready for RunOnce, which runs the
+  // layer's forward before it where that is wanted.
+  absl::Status PrepareLayer(int layer, int64_t samples, bool with_forward);
   absl::Status RunOnce();
   // Seconds of each repeat of work of the device, which was made ready for it, after its warm-up.
   absl::StatusOr<std::vector<double>> Repeats(runtime::RepeatLimits limits,

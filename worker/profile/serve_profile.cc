@@ -65,18 +65,22 @@ class Partners {
 absl::StatusOr<double> MeasureTogether(const runtime::ProgramContext& context, int device,
                                        const runtime::ProfileCall& call) {
   HARMONY_ASSIGN_OR_RETURN(LayerProfiler profiler, ProfilerOf(context, device, call));
-  HARMONY_RETURN_IF_ERROR(profiler.PrepareLayer(call.request.layer, call.request.samples));
+  HARMONY_RETURN_IF_ERROR(
+      profiler.PrepareLayer(call.request.layer, call.request.samples, /*with_forward=*/true));
   Partners partners(context, device);
   HARMONY_RETURN_IF_ERROR(profiler.RunOnce());
   partners.Signal(1);
   HARMONY_RETURN_IF_ERROR(partners.WaitForAll(1));
   HARMONY_ASSIGN_OR_RETURN(
-      const std::vector<double> seconds,
+      std::vector<double> seconds,
       profiler.Repeats(call.request.quick ? kQuickTogetherRepeats : kTogetherRepeats,
                        [&] { return profiler.RunOnce(); }));
   partners.Signal(2);
   while (!partners.AllHave(2)) HARMONY_RETURN_IF_ERROR(profiler.RunOnce());
-  // The mean: those that waited for a core count as well.
+  if (!context.devices[static_cast<size_t>(device)].on_cores()) {
+    return profile::MeasuredOf(seconds).median;
+  }
+  // On shared cores the mean: those that waited for one count as well.
   return absl::c_accumulate(seconds, 0.0) / static_cast<double>(seconds.size());
 }
 

@@ -237,7 +237,6 @@ TEST(LaneThreadsTest, FirstErrorEndsAllLanes) {
     const int lanes = command::LaneTable(2).size();
     for (int lane = 0; lane < lanes; ++lane) resources.of_lane.push_back(lane);
     resources.capacity.assign(static_cast<size_t>(lanes), 1);
-    resources.also_takes.assign(static_cast<size_t>(lanes), -1);
     return resources;
   }());
   timeline.BeginStep();

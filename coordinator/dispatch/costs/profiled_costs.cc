@@ -21,11 +21,6 @@ constexpr double kCheckpointBytesPerSecond = 1e9;
 // turns on the lower number: more is the error of the measurement.
 constexpr double kPartOfACore = 0.25;
 
-// What issuing a command and reporting its end take of the cores that devices compute on, where
-// they are the machine's: 0.22 to 0.27 ms in all processes' threads but those of lanes, by their
-// CPU time in steps of 250 commands on two cores of a Xeon.
-constexpr double kIssueSeconds = 0.2e-3;
-
 bool CopiedByCores(const profile::DeviceProfile& measured) {
   const auto devices = plan::ParseDevices(measured.spec);
   return devices.ok() && absl::c_all_of(*devices, std::mem_fn(&plan::DeviceSpec::copied_by_cores));
@@ -94,7 +89,9 @@ void ProfiledCosts::FindCores() {
   if (slowdowns == 0 || found.at_once >= static_cast<int>(count)) return;
   found.at_once = std::max(found.at_once, 1);
   for (int d : found.devices) devices_[static_cast<size_t>(d)].slowdown *= found.at_once / count;
-  found.for_all_lanes = absl::c_all_of(profile_.devices, CopiedByCores);
+  if (absl::c_all_of(profile_.devices, CopiedByCores)) {
+    found.threads = std::max(profile_.compute_threads, 1);
+  }
   cores_ = std::move(found);
 }
 
@@ -199,7 +196,7 @@ double ProfiledCosts::HostSeconds(const command::HostTask& task) const {
 
 Nanos ProfiledCosts::Duration(const command::Command& command) const {
   const command::Lane lane = lanes_.LaneAt(static_cast<int>(command.header.lane));
-  double seconds = profile_.host.wake.median + (cores_.for_all_lanes ? kIssueSeconds : 0);
+  double seconds = profile_.host.wake.median;
   if (const auto* task = std::get_if<command::ComputeTask>(&command.body)) {
     const Device& device = devices_[lane.device];
     const auto sums = device.sums.find(task->samples);

@@ -347,11 +347,11 @@ Nanos Generation::StallOf(const Node& node, Nanos begin, Nanos duration) const {
 
 absl::Status Generation::RunDry(DryRunTimes& times) {
   times.step_ends.resize(static_cast<size_t>(job_.end_step));
-  std::vector<Nanos> busy(static_cast<size_t>(lane_table_.size()));
+  std::vector<plan::LaneWork> last_step(static_cast<size_t>(lane_table_.size()));
   for (;;) {
     HARMONY_ASSIGN_OR_RETURN(const int queue, NextQueue());
     if (queue < 0) {
-      times.busiest = plan::BusiestResource(clock_.resources(), busy);
+      times.busiest = plan::BusiestResource(clock_.resources(), last_step);
       return absl::OkStatus();
     }
     const Node& node = HeadOf(queue);
@@ -359,7 +359,8 @@ absl::Status Generation::RunDry(DryRunTimes& times) {
     Users users;
     const Nanos duration = DurationOf(node, users);
     if (node.step + 1 == job_.end_step && !TraitsOf(node.kind).once) {
-      busy[static_cast<size_t>(lane)] += duration;
+      last_step[static_cast<size_t>(lane)].busy += duration;
+      ++last_step[static_cast<size_t>(lane)].commands;
     }
     outstanding_.Pass(lane);
     Issued(queue, users, duration);

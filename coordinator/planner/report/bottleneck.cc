@@ -141,17 +141,16 @@ void AddShared(const Estimate& estimate, const command::LaneTable& table,
   for (int resource = 0; resource < table.size(); ++resource) {
     std::vector<int> lanes;
     LaneLoad load;
-    for (int i = 0; i < table.size(); ++i) {
-      if (estimate.resources.also_takes[i] == resource) load.busy += estimate.lanes[i].busy;
+    for (int i = resource; i < table.size(); ++i) {
       if (estimate.resources.of_lane[i] != resource || estimate.lanes[i].commands == 0) continue;
       lanes.push_back(i);
-      load.busy += estimate.lanes[i].busy;
       load.bytes += estimate.lanes[i].bytes;
       load.on_the_chain += chain[i];
     }
-    if (lanes.size() < 2) continue;
+    // One device alone may compute on cores that other lanes take of.
+    if (lanes.size() < (estimate.resources.cores == resource ? 1 : 2)) continue;
     load.name = NameOfShared(table, lanes);
-    load.busy = Nanos(load.busy.count() / estimate.resources.capacity[resource]);
+    load.busy = estimate.of_resources[resource];
     load.share = load.busy.seconds() / step;
     loads->push_back(std::move(load));
   }

@@ -65,19 +65,19 @@ class RelaxedStep {
     Nanos chain = RunHost();
     if (microbatches_ < plan_.num_microbatches) chain = std::max(chain, Through());
     Nanos copies;
-    std::vector<Nanos> busy(resources_.of_lane.size());
+    std::vector<plan::LaneWork> work(resources_.of_lane.size());
     const command::LaneTable table(static_cast<int>(devices_.size()));
     for (int d = 0; d < table.num_devices(); ++d) {
       const Device& device = devices_[d];
-      busy[table.IndexOf({command::LaneKind::kCompute, d})] = device.compute.busy;
-      busy[table.IndexOf({command::LaneKind::kH2DBulk, d})] = device.bulk.busy;
-      busy[table.IndexOf({command::LaneKind::kH2DStream, d})] = device.stream.busy;
-      busy[table.IndexOf({command::LaneKind::kD2H, d})] = device.d2h.busy + device.gradients.busy;
-      busy[table.IndexOf({command::LaneKind::kP2P, d})] = device.p2p.busy + device.sums.busy;
+      work[table.IndexOf({command::LaneKind::kCompute, d})] = device.compute.Work();
+      work[table.IndexOf({command::LaneKind::kH2DBulk, d})] = device.bulk.Work();
+      work[table.IndexOf({command::LaneKind::kH2DStream, d})] = device.stream.Work();
+      work[table.IndexOf({command::LaneKind::kD2H, d})] = device.d2h.Work(device.gradients);
+      work[table.IndexOf({command::LaneKind::kP2P, d})] = device.p2p.Work(device.sums);
       copies += device.bulk.busy + device.stream.busy + device.d2h.busy + device.gradients.busy;
     }
-    busy[table.IndexOf({command::LaneKind::kHostCompute, 0})] = host_busy_;
-    const Nanos lane = plan::BusiestResource(resources_, busy);
+    work[table.IndexOf({command::LaneKind::kHostCompute, 0})].busy = host_busy_;
+    const Nanos lane = plan::BusiestResource(resources_, work);
     return {std::max(chain, lane), chain, lane, copies};
   }
 
@@ -86,10 +86,17 @@ class RelaxedStep {
 
   struct Lane {
     Nanos free = kEarlier, busy;
+    int64_t commands = 0;  // at least
     Nanos Run(Nanos from, Nanos duration) {
       free = std::max(free, from) + duration;
       busy += duration;
+      ++commands;
       return free;
+    }
+    plan::LaneWork Work() const { return {busy, commands}; }
+    // Of a lane with another queue beside this one.
+    plan::LaneWork Work(const Lane& beside) const {
+      return {busy + beside.busy, commands + beside.commands};
     }
   };
   struct Device {
@@ -97,7 +104,7 @@ class RelaxedStep {
     Lane gradients, sums;        // by the same lanes as d2h and p2p, in queues beside them
     int last = -1, before = -1;  // executions
     Nanos begun;                 // the first task
-    std::array<Nanos*, 4> Streamed() { return {&compute.busy, &stream.busy, &d2h.busy, &p2p.busy}; }
+    std::array<Lane*, 4> Streamed() { return {&compute, &stream, &d2h, &p2p}; }
   };
   // When what an execution made is there.
   struct Done {
@@ -208,14 +215,17 @@ class RelaxedStep {
     const Nanos gradient_out = costs_.HiddenOut(execution.layers.first, execution.device, 1);
     // Tasks, like the one in the middle.
     const int more = execution.shard_count / task_microbatches - count;
-    std::array<Nanos, 4> busy{};
+    std::array<Lane, 4> before;
     for (int task = 0; task < count; ++task) {
       if (more > 0 && (task == 1 || task == 2)) {
-        for (size_t i = 0; i < busy.size(); ++i) {
-          Nanos& sum = *device.Streamed()[i];
-          const Nanos now = sum;
-          if (task == 2) sum += (now - busy[i]) * more;
-          busy[i] = now;
+        for (size_t i = 0; i < before.size(); ++i) {
+          Lane& lane = *device.Streamed()[i];
+          const Lane now = lane;
+          if (task == 2) {
+            lane.busy += (now.busy - before[i].busy) * more;
+            lane.commands += (now.commands - before[i].commands) * more;
+          }
+          before[i] = now;
         }
       }
       const int m = execution.shard_first + task * task_microbatches;

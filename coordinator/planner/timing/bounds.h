@@ -63,7 +63,7 @@ plan::DeviceSet AllDevices(const plan::Plan& shape);
 struct PlanBound {
   Nanos step;    // the larger of the two
   Nanos chain;   // from the update of layer 0 to the next
-  Nanos lane;    // the busiest lane or link
+  Nanos lane;    // the busiest lane, link or what else lanes share
   Nanos copies;  // all copies between host and devices, one after the other
 };
 

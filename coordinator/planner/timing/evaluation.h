@@ -31,10 +31,11 @@ struct TimelineEntry {
 // "Per step" is of the last one that has a successor.
 struct Estimate {
   // Of a step in the middle of a run: the distance of the ends of steps, and never less than any
-  // lane or link is busy per step.
+  // lane, link or what else lanes share is busy per step.
   Nanos step;
   std::vector<LaneTotals> lanes;  // by LaneTable index
   plan::LaneResources resources;
+  std::vector<Nanos> of_resources;   // plan::TimesOf, per step
   std::array<int64_t, 8> bytes{};    // per step over CPU-GPU links, by TrafficClass
   int64_t peer_bytes = 0;            // per step, device to device
   int64_t commands = 0;              // that were simulated

@@ -27,40 +27,52 @@ struct Sum {
   }
 };
 
-// The time in which a core would have done what was done of a task while other commands ran on the
-// same cores, which the operating system divides equally.
+// The time in which the cores would have done what was done of a command while others ran on them,
+// too, which the operating system divides equally.
 class CoreTime {
  public:
-  CoreTime(const LaneMonitor& monitor, const plan::CoreSharing& cores) {
+  CoreTime(const LaneMonitor& monitor, const plan::LaneResources& resources,
+           const plan::CoreSharing& cores) {
+    if (cores.devices.empty()) return;
     const command::LaneTable& lanes = monitor.table();
-    std::map<Nanos, int> changes;  // of the number of commands that run
-    for (int lane = 0; lane < lanes.size() && !cores.devices.empty(); ++lane) {
-      const command::Lane& of = lanes.LaneAt(lane);
-      const bool computes =
-          of.kind == command::LaneKind::kCompute && absl::c_linear_search(cores.devices, of.device);
-      if (!computes && !cores.for_all_lanes) continue;
+    const int shared =
+        resources.of_lane[lanes.IndexOf({command::LaneKind::kCompute, cores.devices.front()})];
+    std::map<Nanos, double> changes;  // of what is wanted of the cores
+    parts_.resize(static_cast<size_t>(lanes.size()));
+    for (int lane = 0; lane < lanes.size(); ++lane) {
+      // Checkpoints and data wait for the disk.
+      if (lanes.LaneAt(lane).kind == command::LaneKind::kHostIo) continue;
+      double& part = parts_[static_cast<size_t>(lane)];
+      if (resources.of_lane[lane] == shared) {
+        part = 1;
+      } else if (resources.cores == shared) {
+        part = resources.of_cores[lane];
+      }
+      if (part <= 0) continue;
       for (const MeasuredCommand& done : monitor.Timeline(lane)) {
-        ++changes[done.start];
-        --changes[done.end];
+        changes[done.start] += part;
+        changes[done.end] -= part;
       }
     }
     Nanos last, given;
-    int running = 0;
+    double wanted = 0;
     for (const auto& [at, change] : changes) {
-      const double part = std::min(1.0, static_cast<double>(cores.at_once) / std::max(running, 1));
+      const double part = std::min(1.0, cores.at_once / std::max(wanted, 1.0));
       given += Nanos::FromSeconds((at - last).seconds() * part);
       given_[at] = given;
-      running += change;
+      wanted += change;
       last = at;
     }
   }
-  // REQUIRES: a task of those devices.
-  Nanos Of(const MeasuredCommand& done) const {
-    return given_.at(done.end) - given_.at(done.start);
+  // `from` and `to`: when commands of the lane, or of others on the same cores, began or ended.
+  Nanos Of(int lane, Nanos from, Nanos to) const {
+    const bool shared = !parts_.empty() && parts_[static_cast<size_t>(lane)] > 0;
+    return shared ? given_.at(to) - given_.at(from) : to - from;
   }
 
  private:
-  std::map<Nanos, Nanos> given_;  // to a task that had run all the time
+  std::vector<double> parts_;     // by lane, of a core's time: what a command wants; 0: none
+  std::map<Nanos, Nanos> given_;  // to a command that had run all the time
 };
 
 class Reader {
@@ -68,20 +80,18 @@ class Reader {
   Reader(const LaneMonitor& monitor, const plan::Plan& plan, const plan::CoreSharing& cores,
          int64_t first_step, int64_t end_step)
       : monitor_(monitor),
-        cores_(cores),
         resources_(plan::ResourcesOfLanes(plan, cores)),
-        core_time_(monitor, cores),
+        core_time_(monitor, resources_, cores),
         first_(first_step),
         end_(end_step) {}
 
   std::optional<double> OfLane(const command::Lane& lane, const Wanted& wanted) const {
-    const bool shared = lane.kind == command::LaneKind::kCompute &&
-                        absl::c_linear_search(cores_.devices, lane.device);
+    const int index = monitor_.table().IndexOf(lane);
     Sum sum;
-    for (const MeasuredCommand& done : monitor_.Timeline(monitor_.table().IndexOf(lane))) {
+    for (const MeasuredCommand& done : monitor_.Timeline(index)) {
       // How long a task stood still on its way is not reported: it says nothing of its device.
       if (!Counts(done) || done.label.may_stall || !wanted(done)) continue;
-      sum.Add(shared ? core_time_.Of(done) : done.end - done.start, done.expected);
+      sum.Add(core_time_.Of(index, done.start, done.end), done.expected);
     }
     return sum.Scale();
   }
@@ -90,6 +100,7 @@ class Reader {
   std::optional<double> OfLink(const command::Lane& lane) const {
     struct Copy {
       MeasuredCommand done;
+      int lane;
       bool ours;
     };
     std::vector<Copy> copies;
@@ -98,7 +109,8 @@ class Reader {
     for (int other = 0; other < lanes.size(); ++other) {
       if (resources_.of_lane[other] != link) continue;
       for (const MeasuredCommand& done : monitor_.Timeline(other)) {
-        if (Counts(done)) copies.push_back({done, lanes.LaneAt(other).device == lane.device});
+        if (Counts(done))
+          copies.push_back({done, other, lanes.LaneAt(other).device == lane.device});
       }
     }
     std::sort(copies.begin(), copies.end(),
@@ -107,7 +119,8 @@ class Reader {
     Nanos free_at;
     for (const Copy& copy : copies) {
       if (copy.ours) {
-        sum.Add(copy.done.end - std::max(copy.done.start, free_at), copy.done.expected);
+        const Nanos from = std::max(copy.done.start, free_at);
+        sum.Add(core_time_.Of(copy.lane, from, copy.done.end), copy.done.expected);
       }
       free_at = copy.done.end;
     }
@@ -120,7 +133,6 @@ class Reader {
   }
 
   const LaneMonitor& monitor_;
-  const plan::CoreSharing& cores_;
   const plan::LaneResources resources_;
   const CoreTime core_time_;
   const int64_t first_, end_;

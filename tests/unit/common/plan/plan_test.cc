@@ -72,11 +72,11 @@ TEST(LaneResourcesTest, DevicesTakeTurnsOnSharedCores) {
   for (int d : {1, 2, 3}) EXPECT_EQ(resources.of_lane[compute(d)], compute(1));
   EXPECT_EQ(resources.capacity[compute(1)], 2);
 
-  std::vector<Nanos> busy(lanes.size());
-  for (int d : {1, 2, 3}) busy[compute(d)] = Nanos(30);
-  EXPECT_EQ(BusiestResource(resources, busy), Nanos(45));
-  busy[compute(0)] = Nanos(50);
-  EXPECT_EQ(BusiestResource(resources, busy), Nanos(50));
+  std::vector<LaneWork> work(lanes.size());
+  for (int d : {1, 2, 3}) work[compute(d)].busy = Nanos(30);
+  EXPECT_EQ(BusiestResource(resources, work), Nanos(45));
+  work[compute(0)].busy = Nanos(50);
+  EXPECT_EQ(BusiestResource(resources, work), Nanos(50));
 
   ResourceClock clock(resources);
   EXPECT_EQ(clock.Start(compute(1), Nanos(0), Nanos(100)).end, Nanos(100));
@@ -87,24 +87,28 @@ TEST(LaneResourcesTest, DevicesTakeTurnsOnSharedCores) {
   EXPECT_EQ(clock.Start(compute(2), Nanos(60), Nanos(10)).end, Nanos(70));
 }
 
-// Two devices on one core, which copies and updates take time of, too.
-TEST(LaneResourcesTest, OtherLanesTakeTimeOfSharedCores) {
+// Three devices with tasks of two threads each, of which four cores run two at a time.
+TEST(LaneResourcesTest, TheMachinesCoresCopyAndUpdateAsWell) {
   Plan plan;
-  plan.devices.resize(2);
-  const command::LaneTable lanes(2);
-  const LaneResources resources =
-      ResourcesOfLanes(plan, {.devices = {0, 1}, .at_once = 1, .for_all_lanes = true});
+  plan.devices.resize(3);
+  const command::LaneTable lanes(3);
+  const CoreSharing sharing{.devices = {0, 1, 2}, .at_once = 2, .threads = 2};
+  const LaneResources resources = ResourcesOfLanes(plan, sharing);
   const int first = lanes.IndexOf({command::LaneKind::kCompute, 0});
-  const int copies = lanes.IndexOf({command::LaneKind::kD2H, 1});
   const int updates = lanes.IndexOf({command::LaneKind::kHostCompute, 0});
-  std::vector<Nanos> busy(lanes.size());
-  busy[first] = Nanos(30);
-  busy[copies] = Nanos(5);
-  busy[updates] = Nanos(10);
-  EXPECT_EQ(BusiestResource(resources, busy), Nanos(45));
-  busy[updates] = Nanos(90);
-  EXPECT_EQ(BusiestResource(resources, busy), Nanos(125));
-  EXPECT_EQ(BusiestResource(ResourcesOfLanes(plan, {{0, 1}, 1}), busy), Nanos(90));
+  std::vector<LaneWork> work(lanes.size());
+  const auto of_cores = [&] { return TimesOf(resources, work)[static_cast<size_t>(first)]; };
+  work[first].busy = Millis(30);
+  work[lanes.IndexOf({command::LaneKind::kCompute, 2})].busy = Millis(10);
+  EXPECT_EQ(of_cores(), Millis(20));
+  work[lanes.IndexOf({command::LaneKind::kD2H, 1})].busy = Millis(8);  // by one thread
+  EXPECT_EQ(of_cores(), Millis(22));
+  work[updates].busy = Millis(5);  // by all cores
+  EXPECT_EQ(of_cores(), Millis(27));
+  work[first].commands = 10;  // issued by 0.2 ms of one core each
+  EXPECT_EQ(of_cores(), Nanos(27'500'000));
+  EXPECT_EQ(BusiestResource(resources, work), of_cores());
+  EXPECT_EQ(BusiestResource(ResourcesOfLanes(plan, {{0, 1, 2}, 2}), work), Millis(20));
 }
 
 TEST(PlanTest, StashesTheInputOfEveryBackwardGroup) {

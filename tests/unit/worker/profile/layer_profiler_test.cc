@@ -63,11 +63,32 @@ TEST(LayerProfilerTest, MeasuresALayerOfEachShape) {
 TEST(LayerProfilerTest, APreparedLayerCanBeRepeated) {
   absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=8MiB", Call(kTied));
   ASSERT_TRUE(profiler.ok());
-  for (int layer : {0, 2, 4}) {
-    ASSERT_TRUE(profiler->PrepareLayer(layer, 2).ok());
-    for (int i = 0; i < 3; ++i) {
-      const absl::Status status = profiler->RunOnce();
-      EXPECT_TRUE(status.ok()) << status;
+  for (const bool with_forward : {false, true}) {
+    for (int layer : {0, 2, 4}) {
+      ASSERT_TRUE(profiler->PrepareLayer(layer, 2, with_forward).ok());
+      for (int i = 0; i < 3; ++i) {
+        const absl::Status status = profiler->RunOnce();
+        EXPECT_TRUE(status.ok()) << status;
+      }
+    }
+  }
+}
+
+// A backward with recompute takes three times as long as the forward.
+TEST(LayerProfilerTest, APreparedLayerRunsItsForwardWhereThatIsWanted) {
+  const runtime::ProfileCall call = Call(kTied);
+  absl::StatusOr<LayerProfiler> profiler = Profiler("sim:mem=8MiB,flops=100M", call);
+  ASSERT_TRUE(profiler.ok());
+  const double forward = model::ForwardFlops(call.model, 1, 4) / 100e6;
+  for (const bool with_forward : {false, true}) {
+    ASSERT_TRUE(profiler->PrepareLayer(1, 4, with_forward).ok());
+    const auto seconds = profiler->Repeats({3, 3, {}}, [&] { return profiler->RunOnce(); });
+    ASSERT_TRUE(seconds.ok()) << seconds.status();
+    const double least = *std::min_element(seconds->begin(), seconds->end());
+    EXPECT_GE(least, forward * (with_forward ? 3.96 : 2.97));
+    // A busy machine can delay any repetition: the quickest one is held to it.
+    if (!with_forward) {
+      EXPECT_LT(least, forward * 3.96);
     }
   }
 }

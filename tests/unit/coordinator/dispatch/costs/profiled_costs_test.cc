@@ -138,10 +138,7 @@ TEST_F(ProfiledCostsTest, DevicesThatShareCoresAreSlowerTogether) {
 // What a profile says of four devices of which three are slower while all compute.
 TEST_F(FourDevicesProfiledCostsTest, DevicesTakeTurnsOnTheCoresThatTheyShare) {
   const auto cores = [&] { return ProfiledCosts(profile_, model_, plan_).Cores(); };
-  for (profile::DeviceProfile& device : profile_.devices) {
-    device.together = 1;
-    device.spec = "sim:mem=1MiB,h2d=1GB/s";  // whose copies take nothing of them
-  }
+  for (profile::DeviceProfile& device : profile_.devices) device.together = 1;
   EXPECT_THAT(cores().devices, IsEmpty());
   for (int d : {0, 2, 3}) profile_.devices[d].together = 1.5;
   EXPECT_THAT(cores().devices, ElementsAre(0, 2, 3));
@@ -154,22 +151,20 @@ TEST_F(FourDevicesProfiledCostsTest, DevicesTakeTurnsOnTheCoresThatTheyShare) {
   EXPECT_NEAR(Compute(2, command::TaskKind::kForward, {1, 1}), 1.2 * 2.5e-3, 1e-9);
 }
 
-TEST_F(FourDevicesProfiledCostsTest, CopiesTakeTimeOfCoresThatMakeThem) {
-  const auto for_all_lanes = [&](const char* spec) {
+TEST_F(FourDevicesProfiledCostsTest, CoresThatCopyAsFastAsTheyCanAreTheMachines) {
+  profile_.compute_threads = 2;
+  const auto threads = [&](const char* spec) {
     for (profile::DeviceProfile& device : profile_.devices) {
       device.together = 2;
       device.spec = spec;
     }
     const plan::CoreSharing cores = ProfiledCosts(profile_, model_, plan_).Cores();
     EXPECT_THAT(cores.devices, ElementsAre(0, 1, 2, 3));
-    // So does issuing a command.
-    EXPECT_NEAR(Compute(2, command::TaskKind::kForward, {1, 1}),
-                2.5e-3 + (cores.for_all_lanes ? 0.2e-3 : 0), 1e-9);
-    return cores.for_all_lanes;
+    return cores.threads;
   };
-  EXPECT_TRUE(for_all_lanes("sim:mem=1MiB"));
-  EXPECT_FALSE(for_all_lanes("sim:mem=1MiB,h2d=1GB/s"));
-  EXPECT_FALSE(for_all_lanes("cuda:0,mem=64MiB"));
+  EXPECT_EQ(threads("sim:mem=1MiB"), 2);
+  EXPECT_EQ(threads("sim:mem=1MiB,h2d=1GB/s"), 0);
+  EXPECT_EQ(threads("cuda:0,mem=64MiB"), 0);
 }
 
 TEST_F(ProfiledCostsTest, TransfersTakeLatencyAndBytesOfTheirLink) {

@@ -66,7 +66,7 @@ inline plan::CoreSharing RandomCores(CounterRandom& random, size_t devices) {
     if (random.Below(8) > 0) cores.devices.push_back(static_cast<int>(d));
   }
   cores.at_once = 1 + static_cast<int>(random.Below(devices));
-  cores.for_all_lanes = random.Below(2) == 0;
+  cores.threads = static_cast<int>(random.Below(3));
   return cores;
 }
 

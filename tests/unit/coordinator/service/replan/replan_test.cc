@@ -120,18 +120,21 @@ TEST_F(ReplanTest, TasksCountForTheirPartOfASharedCore) {
   EXPECT_NEAR(ScalesOf(monitor, plan_, {}, 1, 2).devices[0].forward, 1.5, 1e-6);
 }
 
-// The same core copied for a quarter of the time.
-TEST_F(ReplanTest, TasksCountForTheirPartOfACoreThatCopies) {
+// The core copied for two thirds of the time, and was divided equally then.
+TEST_F(ReplanTest, TasksAndCopiesCountForTheirPartsOfACore) {
   LaneMonitor monitor(2, 100);
   monitor.BeginGeneration(1, Nanos(1));
   command::ComputeTask task;
   task.kind = command::TaskKind::kForward;
   Ran(task, 0, 1, 100, 115, &monitor);
-  command::Transfer copy;
-  Ran(copy, 0, 1, 105, 115, &monitor, command::LaneKind::kD2H);
-  const plan::CoreSharing cores{.devices = {0, 1}, .at_once = 1, .for_all_lanes = true};
-  EXPECT_NEAR(ScalesOf(monitor, plan_, cores, 1, 2).devices[0].forward, 1, 1e-6);
-  EXPECT_NEAR(ScalesOf(monitor, plan_, {{0, 1}, 1}, 1, 2).devices[0].forward, 1.5, 1e-6);
+  Ran(command::Transfer(), 0, 1, 105, 115, &monitor, command::LaneKind::kD2H);
+  const plan::CoreSharing cores{.devices = {0, 1}, .at_once = 1, .threads = 1};
+  const dispatch::CostScales found = ScalesOf(monitor, plan_, cores, 1, 2);
+  EXPECT_NEAR(found.devices[0].forward, 1, 1e-6);
+  EXPECT_NEAR(found.devices[0].d2h, 0.5, 1e-6);
+  const dispatch::CostScales apart = ScalesOf(monitor, plan_, {{0, 1}, 1}, 1, 2);
+  EXPECT_NEAR(apart.devices[0].forward, 1.5, 1e-6);
+  EXPECT_NEAR(apart.devices[0].d2h, 1, 1e-6);
 }
 
 TEST_F(ReplanTest, AnIdleDeviceIsTakenForLikeItsFellows) {
