@@ -95,12 +95,7 @@ absl::StatusOr<PlanResult> PlanByProfile(const model::ModelSpec& model, const jo
   const auto search_without = [&] {
     none = PlanWithoutProfile(model, job, machine, options, likely, options.replicas);
   };
-  if (options.run_both) {
-    options.run_both(search, search_without);
-  } else {
-    search();
-    if (result.ok()) search_without();
-  }
+  options.run_both(search, search_without);
   HARMONY_RETURN_IF_ERROR(result.status());
   const int64_t size = result->plan.microbatch_size;
   const int replicas = result->plan.replicas;

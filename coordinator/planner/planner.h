@@ -8,16 +8,15 @@
 // real dispatcher under a virtual clock (evaluation.h); what cannot win is put aside by lower
 // bounds (bounds.h) before that.
 
-#include <functional>
 #include <string>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/job/job_spec.h"
 #include "common/plan/machine.h"
 #include "common/plan/plan.h"
 #include "coordinator/planner/fit/fit_advice.h"
 #include "coordinator/planner/report/alternatives.h"
+#include "coordinator/planner/search/run_both.h"
 #include "coordinator/planner/search/search.h"
 
 namespace harmony::planner {
@@ -39,8 +38,7 @@ struct PlannerOptions {
   int replicas = 0;
   // What to say of it in detail is wanted: the timeline of a step, and what loses by how much.
   bool explain = false;
-  // Runs both, at the same time where it can; empty: one after the other, with the same result.
-  std::function<void(absl::FunctionRef<void()> first, absl::FunctionRef<void()> second)> run_both;
+  RunBoth run_both = OneAfterTheOther;
   // For advice about shorter sequences where nothing fits.
   ModelOfLength model_of_length;
   // A plan that is given (ParsePlanFile), nothing is searched; and the name of its file.

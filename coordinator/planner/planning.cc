@@ -66,7 +66,7 @@ class Planning {
     const Division division = DivisionsOf(job_, machine_, options_.replicas).front();
     const bool known = absl::c_all_of(machine_.devices, plan::HasSpeeds);
     return MicrobatchSizes(model_, job_, machine_, division, costs_,
-                           known || (options_.costs && !options_.rough));
+                           known || (options_.costs && !options_.rough), options_.run_both);
   }
 
   absl::StatusOr<PlanResult> Run(const std::vector<int64_t>& sizes) {

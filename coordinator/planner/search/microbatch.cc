@@ -1,6 +1,7 @@
 #include "coordinator/planner/search/microbatch.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -106,7 +107,8 @@ int64_t LeastMicrobatch(const job::JobSpec& job) {
 
 std::vector<int64_t> MicrobatchSizes(const model::ModelSpec& model, const job::JobSpec& job,
                                      const plan::MachineSpec& machine, Division division,
-                                     const dispatch::CostFactory& costs, bool informed) {
+                                     const dispatch::CostFactory& costs, bool informed,
+                                     const RunBoth& run_both) {
   if (job.micro_batch_size > 0) return {job.micro_batch_size};
   const int64_t batch = job.global_batch_size / std::max(division.replicas, 1);  // of a replica
   // Where the number of replicas is open, it comes from the microbatches, as in a pipeline.
@@ -121,23 +123,33 @@ std::vector<int64_t> MicrobatchSizes(const model::ModelSpec& model, const job::J
     if (batch % size == 0) sizes.push_back(size);
   }
   if (!informed) return sizes;
-  // The largest that is nearly the best comes first, then the smaller ones, which need less memory.
-  std::vector<std::pair<int64_t, Nanos>> times;
-  Nanos best;
-  for (int64_t size : sizes) {
-    const std::optional<Nanos> time = ReferenceTime(model, job, machine, division, costs, size);
-    if (!time) continue;
-    best = times.empty() ? *time : std::min(best, *time);
-    times.emplace_back(size, *time);
+  // A bound takes as long as there are microbatches: the smaller sizes longest.
+  std::vector<std::optional<Nanos>> times(sizes.size());
+  std::array<std::vector<size_t>, 2> halves;
+  std::array<int64_t, 2> work{};
+  for (size_t i = sizes.size(); i-- > 0;) {
+    const size_t half = work[1] < work[0] ? 1 : 0;
+    halves[half].push_back(i);
+    work[half] += std::min<int64_t>(job.global_batch_size / sizes[i], kMostFollowed);
   }
-  const auto chosen = std::find_if(times.begin(), times.end(), [&](const auto& entry) {
-    return static_cast<double>(entry.second.count()) <=
-           static_cast<double>(best.count()) * kWorthIt;
-  });
-  if (chosen == times.end()) return sizes;
-  sizes.erase(std::remove_if(sizes.begin(), sizes.end(),
-                             [&](int64_t size) { return size > chosen->first; }),
-              sizes.end());
+  const auto time_all = [&](const std::vector<size_t>& half) {
+    for (size_t i : half) {
+      times[i] = ReferenceTime(model, job, machine, division, costs, sizes[i]);
+    }
+  };
+  run_both([&] { time_all(halves[0]); }, [&] { time_all(halves[1]); });
+  // The largest that is nearly the best comes first, then the smaller ones, which need less memory.
+  std::optional<Nanos> best;
+  for (const std::optional<Nanos>& time : times) {
+    if (time && (!best || *time < *best)) best = time;
+  }
+  const double enough = best ? static_cast<double>(best->count()) * kWorthIt : 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (times[i] && static_cast<double>(times[i]->count()) <= enough) {
+      sizes.erase(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(i));
+      break;
+    }
+  }
   return sizes;
 }
 

@@ -11,6 +11,7 @@
 #include "common/plan/machine.h"
 #include "coordinator/dispatch/costs/analytic_costs.h"
 #include "coordinator/planner/fit/plan_builder.h"
+#include "coordinator/planner/search/run_both.h"
 
 namespace harmony::planner {
 
@@ -23,6 +24,7 @@ int64_t LeastMicrobatch(const job::JobSpec& job);
 // preferred.
 std::vector<int64_t> MicrobatchSizes(const model::ModelSpec& model, const job::JobSpec& job,
                                      const plan::MachineSpec& machine, Division division,
-                                     const dispatch::CostFactory& costs, bool informed);
+                                     const dispatch::CostFactory& costs, bool informed,
+                                     const RunBoth& run_both);
 
 }  // namespace harmony::planner

@@ -406,8 +406,8 @@ TEST(PlannerTest, AutoMicrobatchesAreNotTooMany) {
   const dispatch::CostFactory costs = dispatch::AnalyticCostFactory(model, machine.devices);
   for (const bool informed : {false, true}) {
     for (int replicas : {0, 1, 8}) {
-      const std::vector<int64_t> sizes =
-          MicrobatchSizes(model, job, machine, {DeviceSets::kSingle, replicas}, costs, informed);
+      const std::vector<int64_t> sizes = MicrobatchSizes(
+          model, job, machine, {DeviceSets::kSingle, replicas}, costs, informed, OneAfterTheOther);
       ASSERT_FALSE(sizes.empty());
       for (int64_t size : sizes) EXPECT_LE(job.global_batch_size / size, 16384);
     }
