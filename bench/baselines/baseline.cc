@@ -63,6 +63,7 @@ int64_t Extend(int64_t a, int64_t b, double x) {
   return a + static_cast<int64_t>(static_cast<double>(b - a) * x);
 }
 
+// Baselines are not charged for issuing commands.
 std::vector<plan::LaneWork> WorkOf(const std::vector<Nanos>& busy) {
   std::vector<plan::LaneWork> work;
   for (Nanos each : busy) work.push_back({each});

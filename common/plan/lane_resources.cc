@@ -42,12 +42,24 @@ LaneResources ResourcesOfLanes(const Plan& plan, const CoreSharing& sharing) {
   if (sharing.threads == 0) return resources;
   resources.cores = cores;
   resources.issue = Nanos(kIssue.count() / sharing.threads);
-  // One thread copies; updates are done by as many as there are cores.
-  resources.of_cores.assign(table.size(), 1.0 / sharing.threads);
-  resources.of_cores[table.IndexOf({command::LaneKind::kHostCompute, 0})] =
-      resources.capacity[cores];
-  for (int device : sharing.devices) {
-    resources.of_cores[table.IndexOf({command::LaneKind::kCompute, device})] = 0;
+  for (int index = 0; index < table.size(); ++index) {
+    switch (table.LaneAt(index).kind) {
+      case command::LaneKind::kCompute:  // those of `sharing` take turns on the cores
+        resources.of_cores.push_back(resources.of_lane[index] == cores ? 0 : 1);
+        break;
+      case command::LaneKind::kHostCompute:  // by as many threads as there are cores
+        resources.of_cores.push_back(resources.capacity[cores]);
+        break;
+      case command::LaneKind::kHostIo:  // waits for the disk
+        resources.of_cores.push_back(0);
+        break;
+      case command::LaneKind::kH2DBulk:
+      case command::LaneKind::kH2DStream:
+      case command::LaneKind::kD2H:
+      case command::LaneKind::kP2P:  // by one thread
+        resources.of_cores.push_back(1.0 / sharing.threads);
+        break;
+    }
   }
   return resources;
 }

@@ -82,11 +82,12 @@ void ProfiledCosts::FindCores() {
     found.devices.push_back(static_cast<int>(d));
     slowdowns += devices_[d].slowdown;
   }
+  if (found.devices.empty()) return;
   // n devices that each take s times as long get n / s of them done at a time. What a whole number
   // does not explain stays with each task.
   const auto count = static_cast<double>(found.devices.size());
   found.at_once = static_cast<int>(std::ceil(count * count / slowdowns - kPartOfACore));
-  if (slowdowns == 0 || found.at_once >= static_cast<int>(count)) return;
+  if (found.at_once >= static_cast<int>(count)) return;
   found.at_once = std::max(found.at_once, 1);
   for (int d : found.devices) devices_[static_cast<size_t>(d)].slowdown *= found.at_once / count;
   if (absl::c_all_of(profile_.devices, CopiedByCores)) {

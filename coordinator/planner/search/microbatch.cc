@@ -20,7 +20,8 @@ constexpr int kMostFollowed = 256;
 // A larger size is preferred to one that is better by less than this.
 constexpr double kWorthIt = 1.005;
 
-// Every device of the reference machine costs what one of the real machine does.
+// Every device of the reference machine costs what one of the real machine does. Cores that devices
+// share are left out: how many at a time depends on how many there are.
 class ReferenceCosts : public dispatch::CostModel {
  public:
   ReferenceCosts(int real_devices, int device, std::unique_ptr<dispatch::CostModel> costs)

@@ -40,8 +40,6 @@ class CoreTime {
     std::map<Nanos, double> changes;  // of what is wanted of the cores
     parts_.resize(static_cast<size_t>(lanes.size()));
     for (int lane = 0; lane < lanes.size(); ++lane) {
-      // Checkpoints and data wait for the disk.
-      if (lanes.LaneAt(lane).kind == command::LaneKind::kHostIo) continue;
       double& part = parts_[static_cast<size_t>(lane)];
       if (resources.of_lane[lane] == shared) {
         part = 1;

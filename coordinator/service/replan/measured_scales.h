@@ -11,9 +11,9 @@ namespace harmony::service {
 
 // Of the commands of steps [first_step, end_step): the time that each kind took over the time
 // modelled for it. Copies over one link take turns, as in an evaluation of the plan: a copy's time
-// counts from the end of the one before, whichever lane that was on. While more devices computed
-// than `cores` carry at once, each counts for its part of them. A device that did nothing of a kind
-// gets what its fellows have in the middle.
+// counts from the end of the one before, whichever lane that was on. While more ran than
+// `cores` carry at once, each command on them counts for its part. A device that did nothing of a
+// kind gets what its fellows have in the middle.
 dispatch::CostScales ScalesOf(const LaneMonitor& monitor, const plan::Plan& plan,
                               const plan::CoreSharing& cores, int64_t first_step, int64_t end_step);
 

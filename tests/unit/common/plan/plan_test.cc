@@ -105,6 +105,8 @@ TEST(LaneResourcesTest, TheMachinesCoresCopyAndUpdateAsWell) {
   EXPECT_EQ(of_cores(), Millis(22));
   work[updates].busy = Millis(5);  // by all cores
   EXPECT_EQ(of_cores(), Millis(27));
+  work[lanes.IndexOf({command::LaneKind::kHostIo, 0})].busy = Millis(19);  // of the disk
+  EXPECT_EQ(of_cores(), Millis(27));
   work[first].commands = 10;  // issued by 0.2 ms of one core each
   EXPECT_EQ(of_cores(), Nanos(27'500'000));
   EXPECT_EQ(BusiestResource(resources, work), of_cores());
