@@ -316,22 +316,19 @@ absl::Status LayerProfiler::RunOnce() {
   return worker_->Run(command_);
 }
 
-absl::StatusOr<std::vector<double>> LayerProfiler::Repeats(
-    runtime::RepeatLimits limits, const std::function<absl::Status()>& work) {
+absl::StatusOr<profile::Measured> LayerProfiler::Repeat(runtime::RepeatLimits limits,
+                                                        const std::function<absl::Status()>& work) {
   limits.warm_up = worker_->device()->warm_up();
   if (is_quick_ && is_warm_) limits.warm_up = Nanos(limits.warm_up.count() / kShareOfTheFirst);
   is_warm_ = true;
-  return runtime::TimeRepeats(limits, work);
-}
-
-absl::StatusOr<profile::Measured> LayerProfiler::Repeat(const std::function<absl::Status()>& work) {
-  HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds, Repeats(limits_, work));
+  HARMONY_ASSIGN_OR_RETURN(std::vector<double> seconds, runtime::TimeRepeats(limits, work));
   return profile::MeasuredOf(seconds);
 }
 
 absl::StatusOr<LayerProfiler::Timing> LayerProfiler::Time(const Task& task) {
   HARMONY_RETURN_IF_ERROR(Prepare(task));
-  HARMONY_ASSIGN_OR_RETURN(const profile::Measured seconds, Repeat([this] { return RunOnce(); }));
+  HARMONY_ASSIGN_OR_RETURN(const profile::Measured seconds,
+                           Repeat(limits_, [this] { return RunOnce(); }));
   return Timing{seconds, worker_->stats().workspace_peak};
 }
 
@@ -440,8 +437,9 @@ absl::Status LayerProfiler::MeasureKept(model::LayerRange block, profile::LayerS
                                    .kept = true,
                                    .with_forward = true}));
   HARMONY_ASSIGN_OR_RETURN(size.keeping_forward,
-                           Repeat([this] { return worker_->Run(*forward_); }));
-  HARMONY_ASSIGN_OR_RETURN(const profile::Measured both, Repeat([this] { return RunOnce(); }));
+                           Repeat(limits_, [this] { return worker_->Run(*forward_); }));
+  HARMONY_ASSIGN_OR_RETURN(const profile::Measured both,
+                           Repeat(limits_, [this] { return RunOnce(); }));
   size.kept_backward = Minus(both, size.keeping_forward->median);
   return absl::OkStatus();
 }

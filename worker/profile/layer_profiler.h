@@ -32,9 +32,9 @@ class LayerProfiler {
   // layer's forward before it where that is wanted.
   absl::Status PrepareLayer(int layer, int64_t samples, bool with_forward);
   absl::Status RunOnce();
-  // Seconds of each repeat of work of the device, which was made ready for it, after its warm-up.
-  absl::StatusOr<std::vector<double>> Repeats(runtime::RepeatLimits limits,
-                                              const std::function<absl::Status()>& work);
+  // Times work of the device, which was made ready for it, after its warm-up.
+  absl::StatusOr<profile::Measured> Repeat(runtime::RepeatLimits limits,
+                                           const std::function<absl::Status()>& work);
 
  private:
   struct Task {
@@ -54,7 +54,6 @@ class LayerProfiler {
                 const runtime::ProfileCall& call);
 
   absl::Status Prepare(const Task& task);
-  absl::StatusOr<profile::Measured> Repeat(const std::function<absl::Status()>& work);
   absl::StatusOr<Timing> Time(const Task& task);
   absl::StatusOr<profile::LayerProfile> MeasureShape(const profile::LayerShape& shape);
   absl::StatusOr<profile::LayerSizeProfile> MeasureSize(const profile::LayerShape& shape,

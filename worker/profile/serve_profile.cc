@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "common/base/status.h"
 #include "common/io/file.h"
 #include "common/runtime/profile_call.h"
@@ -72,16 +71,12 @@ absl::StatusOr<double> MeasureTogether(const runtime::ProgramContext& context, i
   partners.Signal(1);
   HARMONY_RETURN_IF_ERROR(partners.WaitForAll(1));
   HARMONY_ASSIGN_OR_RETURN(
-      std::vector<double> seconds,
-      profiler.Repeats(call.request.quick ? kQuickTogetherRepeats : kTogetherRepeats,
-                       [&] { return profiler.RunOnce(); }));
+      const profile::Measured seconds,
+      profiler.Repeat(call.request.quick ? kQuickTogetherRepeats : kTogetherRepeats,
+                      [&] { return profiler.RunOnce(); }));
   partners.Signal(2);
   while (!partners.AllHave(2)) HARMONY_RETURN_IF_ERROR(profiler.RunOnce());
-  if (!context.devices[static_cast<size_t>(device)].on_cores()) {
-    return profile::MeasuredOf(seconds).median;
-  }
-  // On shared cores the mean: those that waited for one count as well.
-  return absl::c_accumulate(seconds, 0.0) / static_cast<double>(seconds.size());
+  return seconds.median;
 }
 
 absl::StatusOr<profile::Profile> Measure(runtime::ProgramContext& context, int device,
