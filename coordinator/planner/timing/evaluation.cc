@@ -172,9 +172,8 @@ class Clock {
     const size_t last = step_ends_.size() - 1;
     const Nanos all = step_ends_[last] - step_ends_[0];
     estimate_.step = Nanos(all.count() / std::max<int64_t>(static_cast<int64_t>(last), 1));
-    std::vector<plan::LaneWork> work;
-    for (const LaneTotals& lane : estimate_.lanes) work.push_back({lane.busy, lane.commands});
-    estimate_.of_resources = plan::TimesOf(resources_, work);
+    estimate_.of_resources =
+        plan::TimesOf(resources_, {estimate_.lanes.begin(), estimate_.lanes.end()});
     estimate_.step = std::max(estimate_.step, *absl::c_max_element(estimate_.of_resources));
     estimate_.resources = resources_;
     for (int d = 0; d < num_devices_; ++d) {

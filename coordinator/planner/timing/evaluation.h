@@ -14,10 +14,9 @@
 
 namespace harmony::planner {
 
-struct LaneTotals {
-  Nanos busy;         // per step
-  int64_t bytes = 0;  // copied per step
-  int64_t commands = 0;
+// Per step.
+struct LaneTotals : plan::LaneWork {
+  int64_t bytes = 0;  // copied
 };
 
 struct TimelineEntry {

@@ -47,23 +47,28 @@ class ReplanTest : public ::testing::Test {
     job_.sequence_length = plan_.sequence_length;
     job_.global_batch_size = plan_.global_batch();
     limits_.arena = machine_.host_memory;
+    monitor_.BeginGeneration(1, Nanos(1));
   }
   std::unique_ptr<const dispatch::ScaledCosts> Costs(const dispatch::CostScales& scales) const {
     return dispatch::MakeCosts(nullptr, scales, model_, plan_, machine_.devices);
   }
 
+  static command::ComputeTask TaskOf(command::TaskKind kind) {
+    command::ComputeTask task;
+    task.kind = kind;
+    return task;
+  }
   // Of step 1, 10 ms as modelled; in milliseconds.
-  static void Ran(decltype(command::Command::body) body, int device, uint64_t value, int64_t start,
-                  int64_t end, LaneMonitor* monitor,
-                  command::LaneKind kind = command::LaneKind::kCompute) {
+  void Ran(decltype(command::Command::body) body, int device, uint64_t value, int64_t start,
+           int64_t end, command::LaneKind kind = command::LaneKind::kCompute) {
     command::Command command;
-    const int lane = monitor->table().IndexOf({kind, device});
+    const int lane = monitor_.table().IndexOf({kind, device});
     command.header.lane = static_cast<uint32_t>(lane);
     command.header.signal_value = value;
     command.header.step = 1;
     command.body = std::move(body);
-    monitor->OnIssued(command, Millis(10), Nanos(1));
-    monitor->OnProgress(lane, value, {{value, Nanos(1), Millis(start), Millis(end)}}, Nanos(1));
+    monitor_.OnIssued(command, Millis(10), Nanos(1));
+    monitor_.OnProgress(lane, value, {{value, Nanos(1), Millis(start), Millis(end)}}, Nanos(1));
   }
 
   const model::ModelSpec model_;
@@ -71,6 +76,7 @@ class ReplanTest : public ::testing::Test {
   plan::MachineSpec machine_;
   job::JobSpec job_;
   HostLimits limits_;
+  LaneMonitor monitor_{2, 100};
 };
 
 TEST_F(ReplanTest, WhatTookLongerIsFoundByDeviceAndKind) {
@@ -96,43 +102,34 @@ TEST_F(ReplanTest, WhatTookLongerIsFoundByDeviceAndKind) {
 
 // A device that stands still until gradients have left it is no slower for that.
 TEST_F(ReplanTest, TasksThatMayWaitOnTheirWayDoNotCount) {
-  LaneMonitor monitor(2, 100);
-  monitor.BeginGeneration(1, Nanos(1));
-  command::ComputeTask task;
-  task.kind = command::TaskKind::kBackward;
-  Ran(task, 0, 1, 100, 112, &monitor);
+  command::ComputeTask task = TaskOf(command::TaskKind::kBackward);
+  Ran(task, 0, 1, 100, 112);
   task.gradient_waits = {{3, 1}};
-  Ran(task, 0, 2, 112, 150, &monitor);
-  EXPECT_NEAR(ScalesOf(monitor, plan_, {}, 1, 2).devices[0].backward, 1.2, 1e-6);
+  Ran(task, 0, 2, 112, 150);
+  EXPECT_NEAR(ScalesOf(monitor_, plan_, {}, 1, 2).devices[0].backward, 1.2, 1e-6);
 }
 
 // Two devices on one core: each task took twice what it takes alone while the other one ran too.
 TEST_F(ReplanTest, TasksCountForTheirPartOfASharedCore) {
-  LaneMonitor monitor(2, 100);
-  monitor.BeginGeneration(1, Nanos(1));
-  command::ComputeTask task;
-  task.kind = command::TaskKind::kForward;
-  Ran(task, 0, 1, 100, 115, &monitor);  // alone until 105, then with the other
-  Ran(task, 1, 1, 105, 120, &monitor);  // alone from 115
-  const dispatch::CostScales found = ScalesOf(monitor, plan_, {{0, 1}, 1}, 1, 2);
+  const command::ComputeTask task = TaskOf(command::TaskKind::kForward);
+  Ran(task, 0, 1, 100, 115);  // alone until 105, then with the other
+  Ran(task, 1, 1, 105, 120);  // alone from 115
+  const dispatch::CostScales found = ScalesOf(monitor_, plan_, {{0, 1}, 1}, 1, 2);
   EXPECT_NEAR(found.devices[0].forward, 1, 1e-6);
   EXPECT_NEAR(found.devices[1].forward, 1, 1e-6);
-  EXPECT_NEAR(ScalesOf(monitor, plan_, {}, 1, 2).devices[0].forward, 1.5, 1e-6);
+  EXPECT_NEAR(ScalesOf(monitor_, plan_, {}, 1, 2).devices[0].forward, 1.5, 1e-6);
 }
 
 // The core copied for two thirds of the time, and was divided equally then.
 TEST_F(ReplanTest, TasksAndCopiesCountForTheirPartsOfACore) {
-  LaneMonitor monitor(2, 100);
-  monitor.BeginGeneration(1, Nanos(1));
-  command::ComputeTask task;
-  task.kind = command::TaskKind::kForward;
-  Ran(task, 0, 1, 100, 115, &monitor);
-  Ran(command::Transfer(), 0, 1, 105, 115, &monitor, command::LaneKind::kD2H);
+  const command::ComputeTask task = TaskOf(command::TaskKind::kForward);
+  Ran(task, 0, 1, 100, 115);
+  Ran(command::Transfer(), 0, 1, 105, 115, command::LaneKind::kD2H);
   const plan::CoreSharing cores{.devices = {0, 1}, .at_once = 1, .threads = 1};
-  const dispatch::CostScales found = ScalesOf(monitor, plan_, cores, 1, 2);
+  const dispatch::CostScales found = ScalesOf(monitor_, plan_, cores, 1, 2);
   EXPECT_NEAR(found.devices[0].forward, 1, 1e-6);
   EXPECT_NEAR(found.devices[0].d2h, 0.5, 1e-6);
-  const dispatch::CostScales apart = ScalesOf(monitor, plan_, {{0, 1}, 1}, 1, 2);
+  const dispatch::CostScales apart = ScalesOf(monitor_, plan_, {{0, 1}, 1}, 1, 2);
   EXPECT_NEAR(apart.devices[0].forward, 1.5, 1e-6);
   EXPECT_NEAR(apart.devices[0].d2h, 1, 1e-6);
 }
