@@ -159,7 +159,8 @@ void AddProcessCommands(CLI::App& app, Arguments& args) {
   AddAccess(up, args.up.access);
   up->add_flag("--detach", args.up.detach, "Return when they are up; else stay in the foreground");
   up->add_option("--report-fd", args.up.report_fd)->group("");
-  up->add_flag("--private", args.up.private_dir)->group("");
+  up->add_flag("--private", args.up.private_use)->group("");
+  up->add_flag("--remove-dir", args.up.remove_dir)->group("");
   up->add_option("--jobs-since", args.up.jobs_since)->group("");
   up->callback([&] { args.command = [&] { return UpCommand(args.global, args.up); }; });
 

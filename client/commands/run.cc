@@ -67,7 +67,7 @@ class RunSession {
   void SaveTraceOfJob();
   // Ends the supervisor and all it started; a (second) signal meanwhile makes it quick.
   void StopProcesses();
-  // Keeps the logs beside the results, removes the runtime directory.
+  // Keeps the logs beside the results, removes the runtime directory that was made.
   void CleanUp();
   int Report(const absl::Status& status);
   int ReportJob();
@@ -81,8 +81,8 @@ class RunSession {
   ipc::UniqueFd signals_;
   // Jobs that were submitted before (JobRecord::submitted_at) are not ours.
   const std::string since_ = UtcTimeStamp();
-  bool made_dir_ = false;
-  bool logs_kept_ = false;  // in output_dir
+  bool made_dir_ = false;  // and so removes it: a folder that the user named stays
+  std::string kept_logs_;  // where they are after the end; empty: nowhere
   std::optional<SupervisorProcess> supervisor_;
   std::unique_ptr<ProgressView> view_;
   std::unique_ptr<JobFollower> follower_;
@@ -137,8 +137,6 @@ absl::Status RunSession::Prepare() {
   if (dir.empty()) {
     HARMONY_ASSIGN_OR_RETURN(dir, MakePrivateRuntimeDir());
     made_dir_ = true;
-  } else {
-    made_dir_ = !fs::exists(dir);
   }
   paths_.dir = dir;
   HARMONY_ASSIGN_OR_RETURN(paths_, ResolveRuntimePaths(dir, global_.state_dir));
@@ -154,9 +152,11 @@ absl::Status RunSession::Prepare() {
 
 absl::Status RunSession::StartProcesses() {
   std::string bin_dir = BinDir(global_);
-  HARMONY_ASSIGN_OR_RETURN(supervisor_, SupervisorProcess::Start({paths_, bin_dir, cluster_,
-                                                                  /*access=*/{},
-                                                                  /*bound_to_us=*/true, since_}));
+  HARMONY_ASSIGN_OR_RETURN(supervisor_,
+                           SupervisorProcess::Start({paths_, bin_dir, cluster_,
+                                                     /*access=*/{},
+                                                     /*bound_to_us=*/true,
+                                                     /*remove_dir=*/made_dir_, since_}));
   while (signal_ == 0) {
     pollfd polled[] = {{signals_.get(), POLLIN, 0}, {supervisor_->report_fd(), POLLIN, 0}};
     if (poll(polled, 2, -1) < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "waiting");
@@ -275,11 +275,14 @@ void RunSession::StopProcesses() {
 void RunSession::CleanUp() {
   std::error_code error;
   const std::string& output = summary_.last.job().output_dir();
-  if (!made_dir_) return;
+  if (!made_dir_) {
+    kept_logs_ = paths_.logs();
+    return;
+  }
   if (!output.empty() && fs::is_directory(output, error)) {
     fs::copy(paths_.logs(), output + "/logs",
              fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
-    logs_kept_ = !error;
+    if (!error) kept_logs_ = output + "/logs";
   }
   fs::remove_all(paths_.dir, error);
 }
@@ -311,10 +314,15 @@ int RunSession::ReportJob() {
   }
   if (job.state() == v1::JOB_STATE_FAILED) {
     fprintf(stderr, "error: %s\n", job.error().c_str());
-    if (logs_kept_) fprintf(stderr, "logs: %s/logs\n", job.output_dir().c_str());
+    if (!kept_logs_.empty()) fprintf(stderr, "logs: %s\n", kept_logs_.c_str());
     return ExitCodeOfJob(job);
   }
-  if (signal_ == 0 || job.state() == v1::JOB_STATE_FINISHED) return 0;
+  if (job.state() == v1::JOB_STATE_FINISHED) return 0;
+  if (signal_ == 0) {  // by another command
+    fprintf(stderr, "error: %s was cancelled after step %ld\n", job.job_id().c_str(),
+            static_cast<long>(summary_.last.step()));
+    return 1;
+  }
   if (!global_.json) {
     printf("\nstopped after step %ld; to resume, give the same command again%s\n",
            static_cast<long>(summary_.last.step()), WhereItGoesOn(job).c_str());

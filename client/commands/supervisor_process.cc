@@ -45,6 +45,7 @@ absl::StatusOr<SupervisorProcess> SupervisorProcess::Start(
   if (options.bound_to_us) {
     spec.arguments.insert(spec.arguments.end(), {"--private", "--jobs-since", options.jobs_since});
   }
+  if (options.remove_dir) spec.arguments.push_back("--remove-dir");
   spec.inherited_fds = {write_end.get()};
   spec.log_path = options.paths.logs() + "/supervisor.log";
   spec.death_signal = options.bound_to_us ? SIGUSR1 : 0;

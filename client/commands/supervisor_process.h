@@ -20,8 +20,10 @@ struct SupervisorProcessOptions {
   Cluster cluster;
   AccessOptions access = {};
   // Ends with us (SIGUSR1 from the kernel when we die: at once, for whoever killed us may start
-  // again on the same output), and then removes the runtime directory.
+  // again on the same output).
   bool bound_to_us = false;
+  // ... and then removes the runtime directory, which was made for it (MakePrivateRuntimeDir).
+  bool remove_dir = false;
   // With bound_to_us: jobs that were submitted before are left alone (RFC 3339, UTC).
   std::string jobs_since = {};
 };

@@ -92,7 +92,8 @@ absl::Status Up(const GlobalOptions& global, const UpOptions& options) {
   launch.report_fd = options.report_fd;
   // Our own children must not hold it: who waits for the report waits for its end.
   if (launch.report_fd >= 0) fcntl(launch.report_fd, F_SETFD, FD_CLOEXEC);
-  launch.private_dir = options.private_dir;
+  launch.private_use = options.private_use;
+  launch.remove_dir = options.remove_dir;
   launch.jobs_since = options.jobs_since;
   if (options.report_fd < 0) {
     launch.on_second_signal = [&] { SayWhatEndingLoses(launch); };

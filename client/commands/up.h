@@ -11,7 +11,8 @@ struct UpOptions {
   bool detach = false;
   // For our own use, when we start ourselves (supervisor_process.h).
   int report_fd = -1;
-  bool private_dir = false;
+  bool private_use = false;
+  bool remove_dir = false;
   std::string jobs_since = {};
 };
 int UpCommand(const GlobalOptions& global, const UpOptions& options);

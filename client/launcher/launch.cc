@@ -56,7 +56,7 @@ absl::Status Supervise(const LaunchOptions& options, bool& reported) {
   SupervisorOptions supervised;
   supervised.paths = options.paths;
   supervised.devices = options.cluster.devices;
-  supervised.keep_up = !options.private_dir;  // others may have jobs here
+  supervised.keep_up = !options.private_use;  // others may have jobs here
   supervised.services = AllServices(
       {options.paths, options.bin_dir, options.cluster.devices, options.jobs_since, options.access},
       memory);
@@ -79,7 +79,7 @@ absl::Status Supervise(const LaunchOptions& options, bool& reported) {
   supervised.on_second_signal = options.on_second_signal;
   Supervisor supervisor(std::move(supervised));
   absl::Status status = supervisor.Run();
-  if (options.private_dir && supervisor.orphaned()) {
+  if (options.remove_dir && supervisor.orphaned()) {
     std::error_code error;
     fs::remove_all(options.paths.dir, error);
   }

@@ -23,8 +23,11 @@ struct LaunchOptions {
   // A descriptor to write one status line to, as soon as it is known whether the start
   // succeeded; -1: none.
   int report_fd = -1;
-  // The runtime directory is only for who started us: removed when that process dies.
-  bool private_dir = false;
+  // Nobody but who started us has jobs here, so that a process that keeps dying ends all.
+  bool private_use = false;
+  // The runtime directory was made for who started us, and is removed when that process dies. One
+  // that a user named never is: it may hold anything.
+  bool remove_dir = false;
   // Jobs that are in the database from before this time (RFC 3339, UTC) are left alone.
   std::string jobs_since;
   std::function<void()> on_second_signal;  // SupervisorOptions

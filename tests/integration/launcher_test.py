@@ -458,6 +458,24 @@ class RunTest(Launcher):
         self.gone(pids)
         harness.wait_for(lambda: list(self.runtime.iterdir()) == [], "the runtime directory to be gone")
 
+    def test_a_runtime_directory_that_was_named_stays_with_what_is_in_it(self):
+        named = self.dir / "named"  # is not there yet, and gets the output
+        self.out = named / "out"
+        self.out.mkdir(parents=True)
+        (self.out / "weights").write_text("trained")
+        self.harmony("--runtime-dir", named, *self.run_arguments())
+        self.assertEqual((self.out / "weights").read_text(), "trained")
+        self.control("steps", 100000)
+        process = self.start("--runtime-dir", named, *self.run_arguments())
+        harness.wait_for(lambda: process.poll() is not None or "step " in (self.dir / "run.log").read_text(), "a step")
+        pids = [p["pid"] for p in json.loads((named / "processes.json").read_text())["processes"]]
+        process.kill()
+        process.wait()
+        self.gone(pids)
+        harness.wait_for(lambda: not (named / "harmony.lock").exists(), "the launcher to have ended")
+        self.assertEqual((self.out / "weights").read_text(), "trained")
+        self.assertFalse((named / "coordinator.sock").exists())
+
     def test_what_everything_killed_at_once_leaves_is_removed_by_the_next_run(self):
         self.control("steps", 100000)
         process, pids = self.started()
