@@ -25,7 +25,8 @@ LayerRange InnerBoundaries(LayerRange range, bool fused) {
   return {std::max(range.first, fused ? 0 : 1) + 1, range.last};
 }
 
-// What the costs of a range come to. Layers share costs, so each is evaluated once.
+// What the costs of a range come to. Layers that follow each other mostly share a cost, so it is
+// evaluated when it is another than the last one's.
 class RangeCosts {
  public:
   RangeCosts(const ModelSpec& model, int64_t samples, int threads, bool bound)
@@ -35,12 +36,12 @@ class RangeCosts {
   // of the layer that lie inside the range.
   Bytes Most(LayerRange range, BytesBySamples LayerWorkspace::*size, LayerRange inner,
              Bytes (*tensors)(const ModelSpec&, int, int64_t)) const {
-    const std::vector<Bytes> sizes = Evaluate(range, size);
+    OfLayer sizes(*this, size);
     Bytes most, before;
     for (int layer = range.first; layer <= range.last; ++layer) {
       const Bytes behind =
           inner.contains(layer + 1) ? tensors(model_, layer + 1, samples_) : Bytes();
-      Bytes own = sizes[model_.layers[layer].cost];
+      Bytes own = sizes[layer];
       if (size == &LayerWorkspace::kept_backward) own = SumSaturated(own, GpuSums(layer));
       most = std::max(most, SumSaturated(own, SumSaturated(before, behind)));
       before = behind;
@@ -52,13 +53,11 @@ class RangeCosts {
   // layer that needs most beyond what it keeps, and the largest gradient on its way down. (While
   // two of these exist, an input of their size has been freed.)
   Bytes Recompute(LayerRange range, LayerRange inner) const {
-    const std::vector<Bytes> kept = Evaluate(range, &LayerWorkspace::kept);
-    const std::vector<Bytes> backward = Evaluate(range, &LayerWorkspace::backward);
+    OfLayer kept(*this, &LayerWorkspace::kept), backward(*this, &LayerWorkspace::backward);
     Bytes sum, most, gradient;
     for (int layer = range.first; layer <= range.last; ++layer) {
-      const int cost = model_.layers[layer].cost;
-      sum = SumSaturated(sum, kept[cost]);
-      most = std::max(most, SumSaturated(backward[cost] - kept[cost], GpuSums(layer)));
+      sum = SumSaturated(sum, kept[layer]);
+      most = std::max(most, SumSaturated(backward[layer] - kept[layer], GpuSums(layer)));
       if (inner.contains(layer)) sum = SumSaturated(sum, BoundaryBytes(model_, layer, samples_));
       if (layer == range.first) continue;
       gradient = std::max(gradient, BoundaryGradientBytes(model_, layer, samples_));
@@ -67,17 +66,26 @@ class RangeCosts {
   }
 
  private:
-  // By cost; of those that the range has.
-  std::vector<Bytes> Evaluate(LayerRange range, BytesBySamples LayerWorkspace::*size) const {
-    std::vector<Bytes> sizes(model_.costs.size(), Bytes(-1));
-    for (int layer = range.first; layer <= range.last; ++layer) {
-      Bytes& at = sizes[model_.layers[layer].cost];
-      if (at.count() >= 0) continue;
-      const LayerCost& cost = model_.cost_of(layer);
-      at = ((bound_ ? cost.bound : cost.expected).*size).At(samples_, threads_);
+  // One of the sizes, asked for layer after layer.
+  class OfLayer {
+   public:
+    OfLayer(const RangeCosts& costs, BytesBySamples LayerWorkspace::*size)
+        : costs_(costs), size_(size) {}
+    Bytes operator[](int layer) {
+      const int cost = costs_.model_.layers[layer].cost;
+      if (cost == cost_) return at_;
+      cost_ = cost;
+      const LayerCost& of = costs_.model_.costs[cost];
+      at_ = ((costs_.bound_ ? of.bound : of.expected).*size_).At(costs_.samples_, costs_.threads_);
+      return at_;
     }
-    return sizes;
-  }
+
+   private:
+    const RangeCosts& costs_;
+    BytesBySamples LayerWorkspace::*const size_;
+    int cost_ = -1;
+    Bytes at_;
+  };
 
   Bytes GpuSums(int layer) const {
     return model_.on_gpus ? model_.cost_of(layer).gpu_sums.At(samples_) : Bytes();

@@ -1,6 +1,7 @@
 #include "common/model/model_spec.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -72,11 +73,16 @@ bool HasStatistics(const ModelSpec& model) {
   return false;
 }
 
-std::vector<int> BlocksCompletedBy(const ModelSpec& model, LayerRange layers) {
-  std::vector<int> blocks;
-  for (int block = static_cast<int>(model.blocks.size()) - 1; block >= 0; --block) {
-    if (layers.contains(CompletingLayer(model, block))) blocks.push_back(block);
+absl::InlinedVector<int, 8> BlocksCompletedBy(const ModelSpec& model, LayerRange layers) {
+  absl::InlinedVector<int, 8> blocks;
+  for (int layer = layers.last; layer >= layers.first; --layer) {
+    for (int reference : model.layers[layer].references) {
+      const int block = model.references[reference].block;
+      if (CompletingLayer(model, block) == layer) blocks.push_back(block);
+    }
   }
+  std::sort(blocks.begin(), blocks.end(), std::greater<>());
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
   return blocks;
 }
 

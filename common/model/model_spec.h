@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "common/base/dtype.h"
 #include "common/base/units.h"
@@ -188,7 +189,7 @@ inline int CompletingLayer(const ModelSpec& model, int block) {
 }
 // The blocks whose gradients are complete when the backward of these layers is, in the order in
 // which it completes them.
-std::vector<int> BlocksCompletedBy(const ModelSpec& model, LayerRange layers);
+absl::InlinedVector<int, 8> BlocksCompletedBy(const ModelSpec& model, LayerRange layers);
 
 // The tensor of a block whose name ends with ".<suffix>" (or is it), e.g. "attn.c_attn.weight";
 // null when there is none.

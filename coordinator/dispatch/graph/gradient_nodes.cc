@@ -50,16 +50,15 @@ NodeId StepBuilder::SumsTaken(const GroupExecution& execution) {
   return before;
 }
 
-void StepBuilder::AddLastCommits(const GroupExecution& execution,
-                                 std::vector<NodeId>& nodes) const {
+void StepBuilder::AddLastCommits(const GroupExecution& execution, NodeIds& nodes) const {
   if (execution.last_out != kNoNode) nodes.push_back(execution.last_out);
   if (execution.sum.given_to < 0) nodes.push_back(execution.last_sum);
 }
 
-std::vector<NodeId> StepBuilder::LastCommits(const GroupExecution& execution) const {
+NodeIds StepBuilder::LastCommits(const GroupExecution& execution) const {
   const plan::LayerGroup& group = plan_.backward_groups[execution.group];
   const int part = plan_.part_microbatches(group);
-  std::vector<NodeId> nodes;
+  NodeIds nodes;
   const int first = execution.shard_first / part * part;
   for (int shard = plan::ShardWith(plan_, group, first);
        shard <= plan::ShardWith(plan_, group, first + part - 1); ++shard) {
@@ -69,7 +68,7 @@ std::vector<NodeId> StepBuilder::LastCommits(const GroupExecution& execution) co
   return nodes;
 }
 
-void StepBuilder::AddUpdate(int block, std::vector<NodeId>& after) {
+void StepBuilder::AddUpdate(int block, NodeIds& after) {
   if (!work_->update[block]) return;
   const NodeId update = AddHost(NodeKind::kUpdate, block, {last_checkpoint_, initialized_});
   for (NodeId dep : after) graph_.AddDep(update, dep);
@@ -83,7 +82,7 @@ void StepBuilder::AddHostTasks(const recovery::StepWork& work) {
     const NodeId scalars = AddHost(NodeKind::kStepScalars, 0, {});
     for (NodeId loss : losses_) graph_.AddDep(scalars, loss);
   }
-  std::vector<NodeId> after;  // last copies of the groups seen, not yet waited for
+  NodeIds after;  // last copies of the groups seen, not yet waited for
   for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
     for (int64_t execution : backward_executions_[g]) {
       if (execution >= 0) AddLastCommits(graph_.execution(execution), after);

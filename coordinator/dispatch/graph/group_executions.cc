@@ -83,8 +83,8 @@ model::BackwardTask BackwardTaskOf(const GroupExecution& execution) {
                                                  : model::BackwardTask::kRecomputes;
 }
 
-std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
-                               GroupExecution& execution) {
+ItemSizes LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
+                      GroupExecution& execution) {
   Bytes in, out;
   const auto take = [](Bytes& end, Bytes size) {
     const Bytes at = end;
@@ -114,7 +114,7 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
   }
   execution.out_stride = out;
 
-  std::vector<Bytes> sizes;
+  ItemSizes sizes;
   sizes.reserve(static_cast<size_t>(execution.own_blocks) + execution.references.size() + 4);
   const auto next = [&] { return static_cast<int64_t>(sizes.size()); };
   execution.first_weight = next();
@@ -149,7 +149,7 @@ std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& 
 }
 
 int FirstBuffer(const GroupExecution& execution, int microbatch) {
-  const std::vector<int>& all = execution.microbatches;
+  const auto& all = execution.microbatches;
   const auto behind = all.end() - std::upper_bound(all.begin(), all.end(), microbatch);
   return behind / execution.sum.microbatches % 2 == 0 ? 0 : execution.gradient_buffers - 1;
 }
@@ -185,7 +185,7 @@ Bytes WorkspacePeakOf(const model::ModelSpec& model, const plan::Plan& plan,
                               plan.microbatch_size * execution.task_microbatches, threads);
 }
 
-Bytes TotalOf(const std::vector<Bytes>& items) {
+Bytes TotalOf(absl::Span<const Bytes> items) {
   Bytes total;
   for (Bytes size : items) total += size.AlignUp(kSlotAlignment);
   return total;

@@ -4,8 +4,9 @@
 // laid out. PURE; used by the dispatcher and by the planner, so that they cannot disagree.
 
 #include <climits>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 #include "common/model/gradient_times.h"
 #include "common/plan/plan.h"
 #include "coordinator/dispatch/graph/work_graph.h"
@@ -31,6 +32,8 @@ inline model::Awaited AwaitedBy(const Node& task, const GroupExecution& executio
   return last && execution.sum.taken > 0 ? model::Awaited::kSums : model::Awaited::kBuffers;
 }
 
+using ItemSizes = absl::InlinedVector<Bytes, 16>;
+
 // Sizes of its memory items, in this order: a block each (its own weights); loss slots (fused),
 // streaming slots in, streaming slots out; of backward kinds a reference each (the first buffer of
 // its gradient, from which it leaves the device), and all further buffers. What is given back first
@@ -40,11 +43,11 @@ inline model::Awaited AwaitedBy(const Node& task, const GroupExecution& executio
 // last task;
 // gradients leave the last reference's first; copies of losses and outputs come by the same link as
 // gradients. Fills in the item numbers, strides and offsets of `execution`.
-std::vector<Bytes> LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
-                               GroupExecution& execution);
+ItemSizes LayOutItems(const model::ModelSpec& model, const plan::Plan& plan,
+                      GroupExecution& execution);
 
 // Their sum, each at a multiple of kSlotAlignment.
-Bytes TotalOf(const std::vector<Bytes>& items);
+Bytes TotalOf(absl::Span<const Bytes> items);
 // The buffer where the sum of a part ends up, and from which the part's others are counted: parts
 // take the buffers from either end by turns, the last part from the first one. So the sum of a part
 // lies in what is the last buffer of the next one, which only the last replica of that adds to.

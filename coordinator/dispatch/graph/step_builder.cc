@@ -120,7 +120,7 @@ void StepBuilder::AddForward(int group, int shard) {
   if (work.tasks.empty()) return;
   GroupExecution execution =
       PlannedExecution(model_, plan_, ExecutionKind::kForward, group, shard, work.last);
-  execution.microbatches = work.tasks;
+  execution.microbatches.assign(work.tasks.begin(), work.tasks.end());
   forward_executions_[group][shard] = BeginExecution(std::move(execution));
 }
 
@@ -215,7 +215,7 @@ int64_t StepBuilder::WeightSource(const GroupExecution& taker) const {
 
 absl::Status StepBuilder::AddItems(GroupExecution& execution) {
   DeviceMemory& memory = memory_[execution.device];
-  const std::vector<Bytes> sizes = LayOutItems(model_, plan_, execution);
+  const ItemSizes sizes = LayOutItems(model_, plan_, execution);
   const Bytes total = TotalOf(sizes);
   if (total > memory.resident()) {
     const Bytes kept = kept_.bytes(execution.device);

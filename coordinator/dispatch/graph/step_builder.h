@@ -69,12 +69,12 @@ class StepBuilder {
   NodeId SumsTaken(const GroupExecution& execution);
   // What the execution commits last: of the copies of its outputs and losses, and of its gradients,
   // which have a queue of their own.
-  void AddLastCommits(const GroupExecution& execution, std::vector<NodeId>& nodes) const;
+  void AddLastCommits(const GroupExecution& execution, NodeIds& nodes) const;
   // That, and the same of those that add up a part with it, which would run again with it.
-  std::vector<NodeId> LastCommits(const GroupExecution& execution) const;
+  NodeIds LastCommits(const GroupExecution& execution) const;
   void AddHostTasks(const recovery::StepWork& work);
   // Waits for the nodes in `after` and empties it.
-  void AddUpdate(int block, std::vector<NodeId>& after);
+  void AddUpdate(int block, NodeIds& after);
   void AddBankRelease(const GroupExecution& execution, int microbatch, NodeId out);
   // Of this step, what a group's shard that has the microbatch runs; -1: it does not run.
   int64_t ForwardOf(int group, int microbatch) const {

@@ -32,6 +32,7 @@ enum class NodeState : uint8_t {
 };
 
 using NodeId = int64_t;
+using NodeIds = absl::InlinedVector<NodeId, 4>;
 inline constexpr NodeId kNoNode = -1;
 
 struct Node {
@@ -54,7 +55,7 @@ struct Node {
   // its way (ComputeTask::gradient_waits).
   NodeId gradient_copies = kNoNode;
   // To be issued (or dropped) before; the command waits for them.
-  absl::InlinedVector<NodeId, 4> deps;
+  NodeIds deps;
   uint64_t value = 0;
   Nanos finish;  // as modelled
 };
@@ -84,9 +85,10 @@ struct GroupExecution {
   int shard_first = 0, shard_count = 0;  // the shard's microbatches, those of the step
   int64_t step = 0;
   model::LayerRange layers;
-  int task_microbatches = 1;      // microbatches that one task runs
-  plan::ShardSum sum;             // of backward kinds
-  std::vector<int> microbatches;  // to run, ascending, counted in tasks; positions count in it
+  int task_microbatches = 1;  // microbatches that one task runs
+  plan::ShardSum sum;         // of backward kinds
+  // To run, ascending, counted in tasks; positions count in it.
+  absl::InlinedVector<int, 16> microbatches;
   // Blocks it works with, in this order: first those it loads into its own memory, then those that
   // lie in the places of the backward group `keeper`.
   plan::Indices blocks;

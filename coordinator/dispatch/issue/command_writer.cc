@@ -114,6 +114,7 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
   task.layers = execution.layers;
   task.microbatch = m;
   task.samples = plan_.microbatch_size * execution.task_microbatches;
+  task.weights.reserve(execution.references.size());
   for (int reference : execution.references) {
     const auto at = std::find(execution.blocks.begin(), execution.blocks.end(),
                               model_.references[reference].block);
@@ -126,6 +127,7 @@ command::ComputeTask CommandWriter::Compute(const Node& node) const {
   }
   if (execution.kind != ExecutionKind::kForward) {
     const int first = FirstBuffer(execution, m);
+    task.gradients.reserve(execution.references.size());
     for (int i = 0; i < static_cast<int>(execution.references.size()); ++i) {
       task.gradients.push_back({execution.references[i], places.Gradient(i, first)});
     }

@@ -30,7 +30,9 @@ void ArenaRecords::Remove(Bytes at, const Claim& claim) {
 
 std::vector<int> ArenaRecords::Place(int record, Bytes begin, Bytes end, uint32_t lane,
                                      uint64_t value, Users& after) {
-  std::vector<int> retire = {record};
+  std::vector<int> retire;
+  retire.reserve(2);  // mostly
+  retire.push_back(record);
   if (const auto own = standing_.find(record); own != standing_.end()) {
     for (const Bytes at : own->second) claims_.at(at).renewed_by = {lane, value};
     standing_.erase(own);

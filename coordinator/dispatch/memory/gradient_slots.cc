@@ -18,6 +18,10 @@ GradientSlots::GradientSlots(const model::ModelSpec& model, const plan::Plan& pl
   for (const plan::LayerGroup& group : plan.backward_groups) {
     references_.push_back(plan::ReferencesOf(model, group.layers));
     absl::c_reverse(references_.back());
+    std::vector<Bytes>& sizes = sizes_.emplace_back();
+    for (const int reference : references_.back()) {
+      sizes.push_back(RingBytes(reference) * group.gradient_parts);
+    }
   }
 }
 
@@ -27,7 +31,7 @@ void GradientSlots::Pin(const recovery::Frontier& frontier, const recovery::Step
   for (int g = static_cast<int>(plan_.backward_groups.size()) - 1; g >= 0; --g) {
     const std::optional<Bytes> begin = PieceInUse(frontier, g, work.step);
     if (!begin) continue;
-    const std::vector<Bytes> sizes = SlotSizes(g);
+    const std::vector<Bytes>& sizes = sizes_[static_cast<size_t>(g)];
     Piece& piece = pieces_[g];
     piece.slots.resize(sizes.size());
     Bytes at = *begin;
@@ -43,7 +47,7 @@ void GradientSlots::Pin(const recovery::Frontier& frontier, const recovery::Step
 
 std::optional<Bytes> GradientSlots::PieceInUse(const recovery::Frontier& frontier,
                                                int backward_group, int64_t step) const {
-  const std::vector<Bytes> sizes = SlotSizes(backward_group);
+  const std::vector<Bytes>& sizes = sizes_[static_cast<size_t>(backward_group)];
   Bytes before;
   for (size_t slot = 0; slot < sizes.size(); before += sizes[slot++]) {
     const int reference = references_[backward_group][slot];
@@ -91,14 +95,6 @@ Bytes GradientSlots::RingBytes(int reference) const {
   return model_.blocks[model_.references[reference].block].gradient_bytes.AlignUp(kSlotAlignment);
 }
 
-std::vector<Bytes> GradientSlots::SlotSizes(int backward_group) const {
-  std::vector<Bytes> sizes;
-  for (const int reference : references_[backward_group]) {
-    sizes.push_back(RingBytes(reference) * plan_.backward_groups[backward_group].gradient_parts);
-  }
-  return sizes;
-}
-
 bool GradientSlots::IsGiven(const Node& node) const {
   if (layout_.ReferenceHasOwnGradientSlot(node.index)) return true;
   const int group = graph_.execution(node.execution).group;
@@ -142,7 +138,8 @@ bool GradientSlots::Grant() {
     const PieceRequest& request = requests_.front();
     Piece& piece = pieces_[request.group];
     if (!IsDue(request) || piece.updates_left > 0) break;
-    std::optional<GradientRing::Piece> taken = ring_.Take(SlotSizes(request.group));
+    std::optional<GradientRing::Piece> taken =
+        ring_.Take(sizes_[static_cast<size_t>(request.group)]);
     if (!taken) break;
     piece.slots = std::move(taken->slots);
     piece.waits = std::move(taken->waits);

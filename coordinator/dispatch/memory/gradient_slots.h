@@ -75,8 +75,6 @@ class GradientSlots {
   int BlocksInRing(int backward_group, const std::vector<bool>& updates) const;
   // A gradient of one part, where it passes through the ring; else 0.
   Bytes RingBytes(int reference) const;
-  // Of a piece's slots, in their order.
-  std::vector<Bytes> SlotSizes(int backward_group) const;
   // Where an earlier generation put a group's gradients of this step, if any is still there.
   std::optional<Bytes> PieceInUse(const recovery::Frontier& frontier, int backward_group,
                                   int64_t step) const;
@@ -88,6 +86,7 @@ class GradientSlots {
   GradientRing ring_;
   std::vector<Piece> pieces_;              // by backward group
   std::vector<plan::Indices> references_;  // by backward group, then by slot
+  std::vector<std::vector<Bytes>> sizes_;  // of the slots
   std::deque<PieceRequest> requests_;      // in the order of the groups
   int64_t pinned_step_ = -1;
 };

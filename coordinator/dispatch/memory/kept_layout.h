@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "common/plan/plan.h"
 
 namespace harmony::dispatch {
@@ -44,7 +45,7 @@ class KeptLayout {
     Bytes begin, stride;
     Bytes At(int microbatch) const { return begin + stride * (microbatch - shard.first); }
   };
-  using Places = std::vector<Place>;  // of the shards of a group; none: it keeps nothing
+  using Places = absl::InlinedVector<Place, 2>;  // of the shards of a group; none: it keeps nothing
   static const Place& PlaceOf(const Places& places, int microbatch) {
     size_t shard = 0;
     while (microbatch >= places[shard].shard.end()) ++shard;

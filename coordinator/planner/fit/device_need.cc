@@ -9,7 +9,7 @@ GroupNeed NeedOf(const model::ModelSpec& model, const plan::Plan& plan,
                  const dispatch::KeptLayout& kept, dispatch::ExecutionKind kind, int group,
                  int shard) {
   dispatch::GroupExecution execution = dispatch::PlannedExecution(model, plan, kind, group, shard);
-  const std::vector<Bytes> items = dispatch::LayOutItems(model, plan, execution);
+  const dispatch::ItemSizes items = dispatch::LayOutItems(model, plan, execution);
   GroupNeed need;
   need.kind = kind;
   need.group = group;

@@ -159,7 +159,7 @@ class RelaxedStep {
 
   void RunExecution(size_t v) {
     const dispatch::GroupExecution& execution = step_.executions[v];
-    const std::vector<Bytes>& items = step_.items[v];
+    const dispatch::ItemSizes& items = step_.items[v];
     Device& device = devices_[execution.device];
     const Bytes region(plan_.devices[execution.device].resident.count() / kSlotAlignment *
                        kSlotAlignment);

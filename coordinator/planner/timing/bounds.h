@@ -19,7 +19,7 @@ namespace harmony::planner {
 // descending; of each group its shards), and the sizes of their memory items.
 struct StepExecutions {
   std::vector<dispatch::GroupExecution> executions;
-  std::vector<std::vector<Bytes>> items;
+  std::vector<dispatch::ItemSizes> items;
   int for_all = 0;  // above 0: of each group so many shards, the first, which stand for the others
 };
 StepExecutions ExecutionsOf(const model::ModelSpec& model, const plan::Plan& plan, int for_all = 0);

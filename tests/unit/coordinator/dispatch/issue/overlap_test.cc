@@ -28,7 +28,7 @@ class OverlapTest : public ::testing::Test {
   }
   // Of its memory, all but the buffers of sums that wait.
   Bytes WithoutSums(const plan::Plan& plan, GroupExecution execution) const {
-    std::vector<Bytes> items = LayOutItems(model_, plan, execution);
+    ItemSizes items = LayOutItems(model_, plan, execution);
     items.resize(static_cast<size_t>(execution.waiting_sums));
     return TotalOf(items);
   }

@@ -284,7 +284,7 @@ TEST_F(ReplicasTest, PartsOfSeveralReplicasLeaveAsOneGradient) {
                    four = ReplicaPlan(model_, Mode::kPipeline, 1, 4, 8, 1);
   const auto gradients = [&](const plan::Plan& plan) {  // the first buffer, and the others
     GroupExecution execution = PlannedExecution(model_, plan, ExecutionKind::kBackward, 1);
-    const std::vector<Bytes> items = LayOutItems(model_, plan, execution);
+    const ItemSizes items = LayOutItems(model_, plan, execution);
     return std::pair(items[static_cast<size_t>(execution.first_gradient)],
                      items[static_cast<size_t>(execution.waiting_sums)]);
   };
