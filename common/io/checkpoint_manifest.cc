@@ -89,9 +89,11 @@ std::string CheckpointName(int64_t step) { return absl::StrCat(kPrefix, step); }
 absl::Status WriteManifest(const std::string& directory, CheckpointManifest manifest,
                            const std::atomic<bool>* cancelled) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name == kManifestName || !entry.is_regular_file()) continue;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    std::error_code ignored;
+    if (name == kManifestName || !entry->is_regular_file(ignored)) continue;
     HARMONY_ASSIGN_OR_RETURN(CheckpointManifest::FileEntry file,
                              Describe(directory, name, cancelled));
     manifest.files.push_back(std::move(file));
@@ -113,6 +115,15 @@ absl::Status WriteManifest(const std::string& directory, CheckpointManifest mani
         {{"name", file.name}, {"size", file.size}, {"xxh3", absl::StrFormat("%016x", file.hash)}});
   }
   return WriteFileAtomically(JoinPath(directory, kManifestName), json.dump(1) + "\n");
+}
+
+std::string IdentityOf(const CheckpointManifest& manifest) {
+  std::string text = manifest.result_keys;
+  for (const CheckpointManifest::FileEntry& file : manifest.files) {
+    absl::StrAppend(&text, file.name, " ", file.size, " ", file.hash, "\n");
+  }
+  return absl::StrFormat("step %d, checksum %016x", manifest.step,
+                         XXH3_64bits(text.data(), text.size()));
 }
 
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& directory) {
@@ -145,8 +156,9 @@ absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory
 std::vector<int64_t> ListCheckpoints(const std::string& output_dir) {
   std::vector<int64_t> steps;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(output_dir, error)) {
-    const std::string name = entry.path().filename().string();
+  for (fs::directory_iterator entry(output_dir, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
     absl::string_view number = name;
     int64_t step = 0;
     if (absl::ConsumePrefix(&number, kPrefix) && absl::SimpleAtoi(number, &step) && step >= 0 &&

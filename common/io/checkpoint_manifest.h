@@ -42,6 +42,9 @@ absl::Status WriteManifest(const std::string& directory, CheckpointManifest mani
 // DataLoss when the manifest cannot be read or parsed; names the file.
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& directory);
 
+// Which checkpoint it is, whatever its path: its step and a checksum of all that the manifest says.
+std::string IdentityOf(const CheckpointManifest& manifest);
+
 // Reads the manifest and every file; DataLoss names the one that is missing, cut or damaged.
 absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory,
                                                     const std::atomic<bool>* cancelled = nullptr);

@@ -236,9 +236,11 @@ bool Resolve(const JobKey& key, const std::string& folder, JobValue& value) {
     }
     return any;
   }
-  if (value.kind != JobValue::Kind::kScalar || value.text.empty() || value.text[0] == '/') {
-    return false;
+  if (value.kind != JobValue::Kind::kScalar || value.text.empty()) return false;
+  if (key.type == JobKey::Type::kPath) {  // the same path: the same run
+    while (value.text.size() > 1 && value.text.back() == '/') value.text.pop_back();
   }
+  if (value.text[0] == '/') return false;
   const bool is_preset =
       key.type == JobKey::Type::kModel && model::PresetConfigJson(value.text).ok();
   const bool is_path = key.type == JobKey::Type::kPath || key.type == JobKey::Type::kModel;

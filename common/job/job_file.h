@@ -52,7 +52,10 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
 // The keys that determine a run's result, one "key: value" a line, sorted by key. A checkpoint and
 // output_dir/run.json keep this text. Taken of the job as parsed: `micro_batch_size: auto` and
 // `virtual_replicas: auto` stay `auto`, whatever they were resolved to.
+// A run that began from a checkpoint has its JobSpec::begun_from as `resume_from_checkpoint`.
 std::string ResultKeysText(const JobSpec& job);
+// JobSpec::begun_from of the run that such a text is of.
+std::string BegunFrom(absl::string_view result_keys_text);
 // 32 hexadecimal digits (XXH3, 128 bits) of such a text.
 std::string ResultDigest(absl::string_view result_keys_text);
 // Keys whose lines differ, sorted; "key (a -> b)" each.

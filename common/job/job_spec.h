@@ -79,6 +79,9 @@ struct JobSpec {
   int64_t save_steps = 0;
   int64_t save_total_limit = 2;
   std::string resume_from_checkpoint = "auto";
+  // Not a key: the checkpoint of another run with whose state this one began, by its step and a
+  // checksum; empty: with its own `init`. Found at admission, and part of what fixes the result.
+  std::string begun_from;
   int64_t logging_steps = 1;
   ReplanMode replan = ReplanMode::kOff;
 

@@ -17,6 +17,8 @@
 namespace harmony::job {
 namespace {
 
+constexpr char kResume[] = "resume_from_checkpoint", kBegunFrom[] = "begun_from";
+
 std::map<std::string, std::string> Lines(absl::string_view text) {
   std::map<std::string, std::string> lines;
   for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
@@ -79,7 +81,12 @@ std::string ResultKeysText(const JobSpec& job) {
     }
     absl::StrAppend(&text, key.name, ": ", value, "\n");
   }
+  if (!job.begun_from.empty()) absl::StrAppend(&text, kResume, ": ", job.begun_from, "\n");
   return text;
+}
+
+std::string BegunFrom(absl::string_view result_keys_text) {
+  return Lines(result_keys_text)[kResume];
 }
 
 std::string ResultDigest(absl::string_view result_keys_text) {
@@ -122,6 +129,7 @@ std::string JobSpecToJson(const JobSpec& job) {
     const bool literal = key.type == JobKey::Type::kLiteral && nlohmann::json::accept(text);
     json[std::string(key.name)] = literal ? nlohmann::json::parse(text) : nlohmann::json(text);
   }
+  if (!job.begun_from.empty()) json[kBegunFrom] = job.begun_from;
   // A path that is no UTF-8 cannot be kept exactly; it must not throw either.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -141,7 +149,11 @@ absl::StatusOr<JobSpec> JobSpecFromJson(absl::string_view json, absl::string_vie
     HARMONY_RETURN_IF_ERROR(key.read(key, ToValue(*it, where), job));
   }
   for (const auto& [name, value] : parsed.items()) {
-    if (FindJobKey(name) == nullptr) return UnknownJobKey(name, where);
+    if (name == kBegunFrom && value.is_string()) {
+      job.begun_from = value.get<std::string>();
+    } else if (FindJobKey(name) == nullptr) {
+      return UnknownJobKey(name, where);
+    }
   }
   HARMONY_RETURN_IF_ERROR_CTX(CheckJob(job), where);
   return job;

@@ -178,6 +178,43 @@ class LifecycleTest(harness.Scratch):
         self.assertIn("(DEFAULT)", after["devices"][0])
         self.assertIn("goes on after step 6 on ", (self.dir / "run.log").read_text())
 
+    def stop_after(self, job, out, steps):
+        """An endless run; returns what it said."""
+        (self.dir / "run.log").write_text("")
+        before = len((out / "metrics.jsonl").read_text().splitlines()) if (out / "metrics.jsonl").exists() else 0
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_steps(process, out, before + steps)
+        process.send_signal(signal.SIGTERM)
+        self.wait_exit(process, 143)
+        return (self.dir / "run.log").read_text()
+
+    def test_where_a_run_began_is_part_of_what_it_is(self):
+        source, made = self.job("source", seed=11, max_steps=2)
+        self.harmony("run", source, "--devices", DEVICES)
+        begun = {"resume_from_checkpoint": str(made / "checkpoint-2"), "seed": 12, "max_steps": 100_000}
+        job, out = self.job("begun", **begun)
+        self.assertIn(f"resuming from {made}/checkpoint-2", self.stop_after(job, out, 2))
+        # The same command goes on with the run, not with where it began.
+        done = harness.read_metrics(out)[-1]["step"]
+        self.assertIn(f"resuming from {out}/checkpoint-{done}", self.stop_after(job, out, 2))
+        self.assertEqual([line["step"] for line in harness.read_metrics(out)],
+                         list(range(3, harness.read_metrics(out)[-1]["step"] + 1)))
+        # Its checkpoints are of another run than those of one with these keys that began at step 1.
+        anew, other = self.job("anew", seed=12, max_steps=100_000)
+        self.stop_after(anew, other, 2)
+        before = (other / "metrics.jsonl").read_bytes()
+        mixed, _ = self.job("mixed", output_dir=str(other), **begun)
+        refused = self.harmony("run", mixed, "--devices", DEVICES, check=2).stderr
+        self.assertIn("holds another run; these keys differ: resume_from_checkpoint (absent -> step 2, checksum ", refused)
+        self.assertEqual((other / "metrics.jsonl").read_bytes(), before)
+        # `auto` goes on from where it came to, wherever it began; `none` begins at step 1.
+        job, _ = self.job("begun", **{**begun, "resume_from_checkpoint": "auto"})
+        self.assertIn(f"resuming from {out}/checkpoint-", self.stop_after(job, out, 1))
+        job, _ = self.job("begun", **{**begun, "resume_from_checkpoint": "none"})
+        self.assertIn("the old output_dir is now", self.stop_after(job, out, 1))
+        self.assertEqual(harness.read_metrics(out)[0]["step"], 1)
+        self.assertEqual(harness.losses(out)[0], harness.losses(other)[0])
+
     @harness.whatever_the_devices
     def test_a_run_goes_on_with_tokens_that_were_appended_by_intent(self):
         # 33 sequences of 32 tokens: 4 steps of 8, so that 4 steps have not come to their end.

@@ -440,16 +440,25 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::Mach
                                      const HostLimits& limits) {
   AdmittedJob admitted;
   HARMONY_ASSIGN_OR_RETURN(const JobSource source, ReadRequest(request, &admitted));
+  HARMONY_ASSIGN_OR_RETURN(admitted.spec.begun_from, OriginOf(admitted.spec));
+  admitted.result_keys = job::ResultKeysText(admitted.spec);
   HARMONY_ASSIGN_OR_RETURN(
       admitted.output, InspectOutputDir(admitted.spec, admitted.result_keys, request.overwrite));
   if (admitted.output.finished) return admitted;
-  if (admitted.output.same_run && admitted.spec.resume_from_checkpoint == "none") {
+  const bool from_scratch = admitted.spec.resume_from_checkpoint == "none";
+  if (admitted.output.same_run && from_scratch) {
     admitted.output.must_move = true;
     admitted.output.extensions.clear();
     admitted.output.computed_on.clear();
     admitted.output.extended = false;
   }
   if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
+  // A new run of `auto` or `none` begins with its init, wherever that began which was there.
+  const bool anew = admitted.output.must_move || !admitted.output.same_run;
+  if (anew && (from_scratch || admitted.spec.resume_from_checkpoint == "auto")) {
+    admitted.spec.begun_from.clear();
+    admitted.result_keys = job::ResultKeysText(admitted.spec);
+  }
   HARMONY_RETURN_IF_ERROR(CheckData(source.data_appended, &admitted));
   if (admitted.output.extended) {
     const io::RunExtension& extension = admitted.output.extensions.back();

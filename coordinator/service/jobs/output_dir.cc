@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
@@ -39,11 +40,22 @@ std::string FreeNameBeside(const std::string& output_dir) {
   }
 }
 
+bool IsInside(const std::string& path, const fs::path& folder) {
+  std::error_code error;
+  if (path.empty() || !fs::exists(path, error)) return false;
+  const fs::path below =
+      fs::weakly_canonical(path, error).lexically_relative(fs::weakly_canonical(folder, error));
+  return !below.empty() && *below.begin() != "..";
+}
+
 absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::string& result_keys) {
   HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyNamedCheckpoint(path));
   HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(manifest.resolved), path);
   StartPoint start{path, manifest.step, {}};
-  const std::vector<std::string> keys = job::DifferingKeys(manifest.result_keys, result_keys);
+  std::vector<std::string> keys = job::DifferingKeys(manifest.result_keys, result_keys);
+  std::erase_if(keys, [](const std::string& key) {
+    return absl::StartsWith(key, "resume_from_checkpoint (");  // this very one
+  });
   if (!keys.empty()) {
     start.notes.push_back(
         absl::StrCat("resume_from_checkpoint: ", path,
@@ -149,13 +161,6 @@ absl::StatusOr<OutputDirLock> OutputDirLock::Acquire(const std::string& output_d
 }
 
 absl::Status CheckMayMove(const job::JobSpec& job) {
-  std::error_code error;
-  const fs::path output = fs::weakly_canonical(job.output_dir, error);
-  const auto inside = [&](const std::string& path) {
-    if (path.empty() || !fs::exists(path, error)) return false;
-    const fs::path below = fs::weakly_canonical(path, error).lexically_relative(output);
-    return !below.empty() && *below.begin() != "..";
-  };
   std::vector<std::pair<std::string, std::string>> read = {
       {"data.path", job.data_path},
       {"model_name_or_path", job.model_name_or_path},
@@ -164,7 +169,7 @@ absl::Status CheckMayMove(const job::JobSpec& job) {
     read.emplace_back(absl::StrCat("data.inputs.", name), path);
   }
   for (const auto& [key, path] : read) {
-    if (!inside(path)) continue;
+    if (!IsInside(path, job.output_dir)) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(key, ": ", path, " lies in output_dir ", job.output_dir,
                      ", which --overwrite would move aside: choose another output_dir"));
@@ -203,19 +208,26 @@ absl::StatusOr<OutputDirLock> RetakeOutputDir(const std::string& output_dir,
   if (!run.ok()) return lock;  // removed, say: it is written anew at the end
   const std::vector<std::string> keys = job::DifferingKeys(run->result_keys, result_keys);
   if (keys.empty()) return lock;
-  return absl::FailedPreconditionError(
+  return absl::InvalidArgumentError(  // waiting would not help
       absl::StrCat("output_dir ", output_dir, " holds another run by now; these keys differ: ",
                    absl::StrJoin(keys, ", "), ". Submit the job again with another output_dir"));
 }
 
-absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job,
-                                            const std::string& result_keys) {
+absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::string& result_keys,
+                                            bool begun) {
+  const std::string& named = job.resume_from_checkpoint;
   StartPoint start;
-  if (job.resume_from_checkpoint == "none") return start;
-  if (job.resume_from_checkpoint != "auto") {
-    return StartAtNamed(job.resume_from_checkpoint, result_keys);
+  if (named == "none" && !begun) return start;
+  const bool names = named != "auto" && named != "none";
+  // One of its own is meant, whatever newer ones there are.
+  if (names && !begun && IsInside(named, job.output_dir)) return StartAtNamed(named, result_keys);
+  int64_t least = 0;
+  if (names) {
+    const absl::StatusOr<io::CheckpointManifest> manifest = io::ReadManifest(named);
+    if (manifest.ok()) least = manifest->step;
   }
   for (int64_t step : io::ListCheckpoints(job.output_dir)) {
+    if (step < least) break;
     const std::string path = io::JoinPath(job.output_dir, io::CheckpointName(step));
     const absl::StatusOr<io::CheckpointManifest> manifest = io::VerifyCheckpoint(path);
     if (!manifest.ok()) {
@@ -230,7 +242,32 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job,
       return start;
     }
   }
-  return start;
+  if (!names) return start;
+  HARMONY_ASSIGN_OR_RETURN(StartPoint at_named, StartAtNamed(named, result_keys));
+  at_named.notes.insert(at_named.notes.begin(), start.notes.begin(), start.notes.end());
+  return at_named;
+}
+
+absl::StatusOr<std::string> OriginOf(const job::JobSpec& job) {
+  const std::string& named = job.resume_from_checkpoint;
+  if (named == "auto" || named == "none") {
+    const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
+    // A run without a checkpoint would begin with `init`, and not where it began.
+    const bool goes_on = named == "none" || !io::ListCheckpoints(job.output_dir).empty();
+    return run.ok() && goes_on ? job::BegunFrom(run->result_keys) : "";
+  }
+  const absl::StatusOr<io::CheckpointManifest> manifest = io::ReadManifest(named);
+  if (!manifest.ok()) {
+    absl::Status status = io::VerifyNamedCheckpoint(named).status();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "resume_from_checkpoint: ", status.ok() ? manifest.status().message() : status.message()));
+  }
+  // What a run with these keys has come to, this one would have come to itself.
+  job::JobSpec same = job;
+  same.begun_from = job::BegunFrom(manifest->result_keys);
+  const bool own =
+      job::CheckGoesOn(manifest->result_keys, same, job::ResultKeysText(same), manifest->step).ok();
+  return own ? same.begun_from : io::IdentityOf(*manifest);
 }
 
 }  // namespace harmony::service

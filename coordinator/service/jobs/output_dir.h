@@ -58,8 +58,8 @@ absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
                                                const OutputDirState& state, const io::RunFile& run,
                                                std::string* moved_to);
 
-// Of a job that was queued before, by a coordinator that is gone. FailedPrecondition when another
-// run has taken the folder since, which it may where nothing had been trained.
+// Of a job that was queued before, by a coordinator that is gone. InvalidArgument when another run
+// has taken the folder since, which it may where nothing had been trained.
 absl::StatusOr<OutputDirLock> RetakeOutputDir(const std::string& output_dir,
                                               const std::string& result_keys);
 
@@ -69,9 +69,16 @@ struct StartPoint {
   int64_t first_step = 0;
   std::vector<std::string> notes;  // for the log: what was passed over, and why
 };
-// By the job's resume_checkpoint. Reads and checks whole checkpoints. DataLoss or
-// FailedPrecondition when the one that the job names is not usable.
-absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job,
-                                            const std::string& result_keys);
+// By the job's resume_from_checkpoint: the newest checkpoint of its own that is whole, and not
+// before the one that the job names; else that one, or the beginning. `begun`: it has trained since
+// it was submitted, which counts, whatever it was told to start from. Reads and checks whole
+// checkpoints. DataLoss or FailedPrecondition when the one that the job names is not usable.
+absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::string& result_keys,
+                                            bool begun = false);
+
+// Where the run begins, for what fixes its result (JobSpec::begun_from): the checkpoint that the
+// job names, where that is no point of this very run; for `auto` and `none` where the run began
+// that has checkpoints in output_dir. InvalidArgument when the named one cannot be read.
+absl::StatusOr<std::string> OriginOf(const job::JobSpec& job);
 
 }  // namespace harmony::service

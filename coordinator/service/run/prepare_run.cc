@@ -129,10 +129,8 @@ absl::Status PrepareRun(const store::JobRecord& record, const plan::MachineSpec&
         record.id());
   }
   if (!absl::IsNotFound(held.status())) HARMONY_RETURN_IF_ERROR(segment->ReleaseJob());
-  job::JobSpec job = setup->spec;
-  // What has been done since it was submitted counts, whatever it was told to start from.
-  if (record.completed_steps > 0) job.resume_from_checkpoint = "auto";
-  HARMONY_ASSIGN_OR_RETURN(setup->start, ChooseStartPoint(job, record.result_keys));
+  HARMONY_ASSIGN_OR_RETURN(setup->start, ChooseStartPoint(setup->spec, record.result_keys,
+                                                          /*begun=*/record.completed_steps > 0));
   allocation.text = EncodeStart(setup->start);
   return segment->AllocateJob(allocation);
 }

@@ -426,6 +426,14 @@ TEST(JobTextTest, AKeyThatAnEarlierVersionDidNotKnowHadItsDefault) {
   const absl::StatusOr<JobSpec> stored = JobSpecFromJson(json, "database");
   ASSERT_TRUE(stored.ok()) << stored.status();
   EXPECT_EQ(ResultKeysText(*stored), ResultKeysText(*Parse("seed: 3")));
+  EXPECT_EQ(BegunFrom(ResultKeysText(*stored)), "");
+  JobSpec begun = *stored;
+  begun.begun_from = "step 7, checksum 00ff";
+  const auto kept = JobSpecFromJson(JobSpecToJson(begun), "database");
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(BegunFrom(ResultKeysText(*kept)), "step 7, checksum 00ff");
+  EXPECT_THAT(DifferingKeys(ResultKeysText(*stored), ResultKeysText(*kept)),
+              ElementsAre("resume_from_checkpoint (absent -> step 7, checksum 00ff)"));
 }
 
 TEST(JobTextTest, StoredJsonIsChecked) {

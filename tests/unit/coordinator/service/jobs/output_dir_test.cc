@@ -191,7 +191,7 @@ TEST_F(OutputDirTest, ARunThatTrainedNothingLeavesTheFolderToAnother) {
   EXPECT_EQ(moved_to_, "");
   EXPECT_EQ(io::ReadRunFile(out_)->result_keys, kOtherKeys);
   const auto late = RetakeOutputDir(out_, kKeys);
-  EXPECT_EQ(late.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(late.status().message()), HasSubstr("learning_rate (0.5 -> 0.1)"));
 }
 
@@ -266,6 +266,49 @@ TEST_F(OutputDirTest, StartsAtTheNewestCheckpointThatIsWholeAndItsOwn) {
   EXPECT_EQ(ChooseStartPoint(job, kKeys).status().code(), absl::StatusCode::kDataLoss);
   job.resume_from_checkpoint = "none";
   EXPECT_EQ(ChooseStartPoint(job, kKeys)->first_step, 0);
+}
+
+// What a run began with is part of what it is: two that began elsewhere share no folder.
+TEST_F(OutputDirTest, ARunKnowsTheCheckpointThatItBeganWith) {
+  const std::string here = out_, elsewhere = folder_ + "/elsewhere";
+  out_ = elsewhere;
+  MakeCheckpoint(4, kOtherKeys);
+  job_.seed = 5;
+  MakeCheckpoint(5, job::ResultKeysText(job_));  // of a run like this one
+  out_ = here;
+  EXPECT_EQ(*OriginOf(job_), "") << "auto, and nothing is there";
+  job_.resume_from_checkpoint = elsewhere + "/checkpoint-5";
+  EXPECT_EQ(*OriginOf(job_), "") << "this run comes there by itself";
+  job_.resume_from_checkpoint = elsewhere + "/checkpoint-4";
+  job_.begun_from = *OriginOf(job_);
+  EXPECT_THAT(job_.begun_from, testing::StartsWith("step 4, checksum "));
+  const std::string keys = job::ResultKeysText(job_);
+  Prepare(keys);
+  // Killed before it has a checkpoint: it begins where it began.
+  EXPECT_EQ(ChooseStartPoint(job_, keys, /*begun=*/true)->first_step, 4);
+  MakeCheckpoint(3, keys);  // before that
+  EXPECT_EQ(ChooseStartPoint(job_, keys)->checkpoint, elsewhere + "/checkpoint-4");
+  MakeCheckpoint(6, keys);
+  EXPECT_EQ(ChooseStartPoint(job_, keys)->checkpoint, out_ + "/checkpoint-6");
+  EXPECT_TRUE(ChooseStartPoint(job_, keys)->notes.empty());
+  // One of its own, by name, is meant.
+  job_.resume_from_checkpoint = out_ + "/checkpoint-3";
+  EXPECT_EQ(*OriginOf(job_), job_.begun_from);
+  EXPECT_EQ(ChooseStartPoint(job_, keys)->first_step, 3);
+  EXPECT_EQ(ChooseStartPoint(job_, keys, /*begun=*/true)->first_step, 6);
+  for (const char* word : {"auto", "none"}) {
+    job_.resume_from_checkpoint = word;
+    EXPECT_EQ(*OriginOf(job_), job_.begun_from) << word;
+  }
+  // Another origin is another run.
+  job::JobSpec scratch = job_;
+  scratch.begun_from.clear();
+  const auto refused = InspectOutputDir(scratch, job::ResultKeysText(scratch), false);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("resume_from_checkpoint (step 4, checksum "));
+  job_.resume_from_checkpoint = folder_;
+  EXPECT_THAT(std::string(OriginOf(job_).status().message()),
+              HasSubstr("resume_from_checkpoint: " + folder_ + ": is no checkpoint"));
 }
 
 }  // namespace
