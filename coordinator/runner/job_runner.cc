@@ -16,8 +16,9 @@ namespace {
 
 // A disk, or a network's, below which something is taken to be broken; bytes a second.
 constexpr double kSlowestDisk = 20e6;
-// Parameters and two moments, in fp32.
-constexpr double kCheckpointBytesPerParameter = 12;
+// Parameters and two moments, in fp32: written, read back by who has written them and again for the
+// manifest; with the last checkpoint goes final/, which is no more than a fourth time.
+constexpr double kCheckpointBytesPerParameter = 12 * 4;
 
 // How far a job has come, the greater the further: updates, then gradients, then all else.
 // Gradients go with the update, and most else before: summed up in one number, the middle of a late
@@ -299,6 +300,10 @@ class JobRunner::Impl {
       case Verdict::kWait:
         return GoOnWithout(task->kind, command->header.step, event.status);
       case Verdict::kEnd:
+        // A checkpoint that cannot be written, for whatever reason, takes nothing from the job.
+        if (task != nullptr && task->kind == command::HostTaskKind::kCheckpoint) {
+          return GoOnWithout(task->kind, command->header.step, event.status);
+        }
         // Memory may be there another time.
         return absl::IsResourceExhausted(event.status) ? GiveUp(event.status) : End(event.status);
     }

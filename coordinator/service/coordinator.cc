@@ -223,6 +223,10 @@ absl::Status Coordinator::LockOutput(const store::JobRecord& record) {
 void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
   store::JobRecord& record = *current();
   phase_ = Phase::kRunning;
+  if (!prepared->fits && record.stop == store::StopIntent::kCancel) {
+    SettleStopped(record);
+    return BeginRelease();
+  }
   if (!prepared->fits) {
     registry_.Report(record,
                      absl::StrCat("paused: the devices are others than before, and the job cannot "
@@ -262,7 +266,11 @@ void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
 }
 
 void Coordinator::CannotBegin(store::JobRecord& record, const absl::Status& status, bool held) {
-  if (!held) {
+  const bool trained = held || record.completed_steps > 0;
+  const runner::Verdict verdict =
+      runner::VerdictOf(status, trained ? runner::FailedAt::kTraining : runner::FailedAt::kStart);
+  // What is missing was there when the job was admitted: a disk that is not mounted yet, say.
+  if (!held && verdict != runner::Verdict::kWait && !absl::IsNotFound(status)) {
     Fail(record, status);
     return BeginRelease();
   }
@@ -270,8 +278,9 @@ void Coordinator::CannotBegin(store::JobRecord& record, const absl::Status& stat
   output_locks_.erase(record.number);  // what is there now may not be what is there then
   phase_ = Phase::kPutOff;
   const Nanos pause = begin_tries_.Failed(Now());
-  registry_.Report(record, absl::StrCat(status.message(), runner::kWaitsAndKeeps, "; ",
-                                        runner::NextTryText(pause)));
+  registry_.Report(
+      record, absl::StrCat(status.message(), trained ? runner::kWaitsAndKeeps : ": the job waits",
+                           "; ", runner::NextTryText(pause)));
   SetState(record, store::JobState::kWaiting);
   NotifyWatchers(Now());
 }
@@ -402,6 +411,7 @@ void Coordinator::StopRun(store::JobRecord& record) {
 
 void Coordinator::OnTick() {
   const Nanos now = Now(), lived = deadline_clock_.Now();
+  registry_.SaveUnsaved(now);
   members_.OnTick();
   if (phase_ == Phase::kRunning) {
     run_->OnTick();

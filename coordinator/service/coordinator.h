@@ -115,7 +115,8 @@ class Coordinator {
   absl::Status LockOutput(const store::JobRecord& record);
   void OnPrepared(const std::shared_ptr<Prepared>& prepared);
   // The job could not begin. One that is `held` keeps what it has trained, which is in the segment
-  // and may be nowhere else, and is tried again; another one fails.
+  // and may be nowhere else, and is tried again; so is another one that lacks something that may
+  // come back. Else it fails.
   void CannotBegin(store::JobRecord& record, const absl::Status& status, bool held);
   RunEvents EventsOfRun();
   void OnStep(const StepMetrics& metrics);
@@ -152,7 +153,8 @@ class Coordinator {
   enum class Phase {
     kIdle,       // nothing; the next queued job may start
     kPreparing,  // a thread reads checkpoints and allocates the arena
-    kPutOff,     // what the segment holds could not go on; it is prepared again later
+    kPutOff,     // it could not begin, or what the segment holds not go on; it is prepared again
+                 // later
     kRunning,    // run_ is alive
     kLettingGo,  // run_ has ended; waits until nobody writes to the arena
     kReleasing,  // a thread gives the arena back

@@ -27,9 +27,10 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
   for (auto& [number, other] : registry_.jobs()) {
     if (store::IsEnded(other.state) || other.output_dir != admitted.spec.output_dir) continue;
     if (!IsOurs(other)) continue;
-    if (other.result_keys == admitted.result_keys && other.state != store::JobState::kPaused) {
-      return other.id();
-    }
+    const bool ends = other.state == store::JobState::kPaused ||
+                      other.stop == store::StopIntent::kCancel ||
+                      other.stop == store::StopIntent::kPause;
+    if (other.result_keys == admitted.result_keys && !ends) return other.id();
     return absl::AlreadyExistsError(absl::StrCat("output_dir ", other.output_dir, " is that of ",
                                                  other.id(), ", which is ", ToString(other.state)));
   }
@@ -51,13 +52,18 @@ absl::StatusOr<std::string> Coordinator::Enqueue(AdmittedJob admitted, const std
   record.result_keys = admitted.result_keys;
   record.output_dir = admitted.spec.output_dir;
   record.max_steps = admitted.spec.max_steps;
-  record.submitted_at = UtcTimeStamp();
-  HARMONY_ASSIGN_OR_RETURN(store::JobRecord* const added, registry_.Add(std::move(record)));
+  record.submitted_at =
+      std::max(UtcTimeStamp(), jobs_since_);  // ours, also if clocks were set back
+  const std::string old_output =
+      moved_to.empty() ? "" : absl::StrCat("the old output_dir is now ", moved_to);
+  const absl::StatusOr<store::JobRecord*> queued = registry_.Add(std::move(record));
+  if (!queued.ok()) {
+    return moved_to.empty() ? queued.status() : WithContext(queued.status(), old_output);
+  }
+  store::JobRecord* const added = *queued;
   output_locks_.emplace(added->number, std::move(lock));
   for (const std::string& note : admitted.notes) registry_.Report(*added, note);
-  if (!moved_to.empty()) {
-    registry_.Report(*added, absl::StrCat("the old output_dir is now ", moved_to));
-  }
+  if (!old_output.empty()) registry_.Report(*added, old_output);
   NameOthers(*added);
   const std::string id = added->id();
   StartNext();

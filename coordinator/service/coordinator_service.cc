@@ -19,6 +19,16 @@ namespace {
 constexpr int64_t kDefaultWatchInterval = 500;
 constexpr int64_t kShortestWatchInterval = 20;
 constexpr std::chrono::milliseconds kWatchPatience{200};
+constexpr char kStopping[] = "the coordinator is stopping";
+
+// On the wire Unavailable says that nobody answers, and who asked asks again. A file that cannot be
+// read is an answer.
+grpc::Status OnWire(const absl::Status& status) {
+  if (!absl::IsUnavailable(status) || status.message() == kStopping) {
+    return rpc::ToGrpcStatus(status);
+  }
+  return rpc::ToGrpcStatus(absl::FailedPreconditionError(status.message()));
+}
 
 template <typename Request>
 JobRequest RequestOf(const Request& wire, bool remote) {
@@ -144,15 +154,15 @@ class CoordinatorService : public v1::Coordinator::Service {
   absl::Status Ask(const std::function<absl::Status()>& question) {
     absl::Status status;
     if (!mailbox_->Ask([&] { status = question(); })) {
-      return absl::UnavailableError("the coordinator is stopping");
+      return absl::UnavailableError(kStopping);
     }
     return status;
   }
   grpc::Status InBackground(const std::function<absl::Status()>& work) {
-    return rpc::ToGrpcStatus(background_->Run(work));
+    return OnWire(background_->Run(work));
   }
   grpc::Status OnLoop(const std::function<absl::Status()>& question) {
-    return rpc::ToGrpcStatus(Ask(question));
+    return OnWire(Ask(question));
   }
   grpc::Status AboutJob(v1::Job* job,
                         const std::function<absl::StatusOr<const store::JobRecord*>()>& question) {

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import struct
 import unittest
 
@@ -170,6 +171,12 @@ class BadInputTest(harness.Scratch):
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
         job, out = self.job("damaged", **base)
         self.refused(job, "resume_from_checkpoint", "checksum", out=out)
+
+    def test_a_file_that_does_not_answer_is_named_and_not_asked_for_again(self):
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(self.dir / "data.sock"))  # which cannot be opened
+            job, out = self.job("socket", **{"data": {"path": str(self.dir / "data.sock"), "format": "text-bytes"}})
+            self.refused(job, "data.sock", "No such device or address", out=out)
 
     def test_a_device_that_is_too_small_is_told_by_how_much(self):
         job, out = self.job("small")

@@ -415,6 +415,25 @@ class MissingFilesTest(Outside):
         self.assertRegex(self.log(), r"checkpoint-\d+ is written")
 
 
+    def test_queued_jobs_whose_outputs_are_not_there_yet_begin_when_they_are(self):
+        expected = self.reference()
+        outputs = self.dir / "outputs"
+        outputs.mkdir()
+        before, _ = self.job("before", **ENDLESS)
+        job, out = self.job("later", output_dir=str(outputs / "out"))
+        self.up("--devices", DEVICE)
+        other, job_id = self.submit(before), self.submit(job)
+        outputs.rename(self.dir / "unmounted")
+        self.harmony("cancel", other)
+        harness.wait_for(lambda: self.state(job_id) not in ("queued", "starting"), "it to be taken up", pause=0.1)
+        self.assertEqual(self.state(job_id), "waiting")
+        self.assertIn("No such file or directory: the job waits", self.harmony("logs", job_id).stdout)
+        (self.dir / "unmounted").rename(outputs)
+        self.harmony("resume", job_id)
+        self.harmony("watch", job_id)
+        self.check(out, expected)
+
+
 class LauncherTest(Outside):
 
     def own_programs(self):

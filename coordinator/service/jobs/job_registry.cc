@@ -14,6 +14,8 @@
 namespace harmony::service {
 namespace {
 
+constexpr Nanos kPauseBetweenTries = Seconds(1);
+
 void LogFailure(const absl::Status& status) {
   if (!status.ok()) spdlog::error("event=store_failed reason=\"{}\"", status.ToString());
 }
@@ -67,7 +69,28 @@ absl::StatusOr<std::vector<std::string>> JobRegistry::Prune(
   return ids;
 }
 
-void JobRegistry::Save(const store::JobRecord& record) { LogFailure(store_->Save(record)); }
+void JobRegistry::Save(const store::JobRecord& record) {
+  const absl::Status saved = store_->Save(record);
+  LogFailure(saved);
+  if (saved.ok()) {
+    unsaved_.erase(record.number);
+  } else {
+    unsaved_.insert(record.number);
+  }
+}
+
+void JobRegistry::SaveUnsaved(Nanos now) {
+  if (unsaved_.empty() || now < next_try_) return;
+  next_try_ = now + kPauseBetweenTries;
+  for (const int64_t number : std::set(unsaved_)) {
+    const auto record = jobs_.find(number);
+    if (record == jobs_.end()) {
+      unsaved_.erase(number);
+    } else {
+      Save(record->second);
+    }
+  }
+}
 
 void JobRegistry::SaveProgress(const store::JobRecord& record) {
   LogFailure(store_->SaveProgress(record.number, record.completed_steps, record.last_loss));

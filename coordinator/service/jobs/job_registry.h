@@ -6,11 +6,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/units.h"
 #include "coordinator/store/job_record.h"
 #include "coordinator/store/job_store.h"
 
@@ -21,7 +23,7 @@ class Job;
 namespace harmony::service {
 
 // Owner: Coordinator; loop thread only. Failures to write are logged: a full disk must not stop
-// training.
+// training. What a state could not be saved of is saved later.
 class JobRegistry {
  public:
   // Loads what the store has.
@@ -40,6 +42,8 @@ class JobRegistry {
       const std::function<bool(int64_t number)>& in_use = [](int64_t) { return false; });
 
   void Save(const store::JobRecord& record);
+  // What Save failed with, at most once a second; to be called again and again.
+  void SaveUnsaved(Nanos now);
   void SaveProgress(const store::JobRecord& record);
   // Into the job's log, this process's log and the messages of watchers.
   void Report(const store::JobRecord& record, const std::string& text);
@@ -53,6 +57,8 @@ class JobRegistry {
   std::unique_ptr<store::JobStore> store_;
   std::map<int64_t, store::JobRecord> jobs_;
   std::map<int64_t, std::vector<std::string>> messages_;
+  std::set<int64_t> unsaved_;  // jobs whose last Save failed
+  Nanos next_try_;
 };
 
 void FillJob(const store::JobRecord& record, v1::Job* job);

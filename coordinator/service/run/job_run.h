@@ -136,6 +136,7 @@ class JobRun {
   int generations_ = 0;
   Gathering gathering_;
   bool misses_process_ = false;  // for longer than the deadline
+  const Nanos longest_pinning_;  // of the arena
   std::optional<Nanos> stop_asked_;
   Nanos all_there_;  // when nobody whom a stop has to wait for was absent, at last
   std::optional<absl::Status> outcome_;  // of a run whose last lines are not written yet

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,7 +18,7 @@
 namespace harmony::service {
 namespace {
 
-constexpr int64_t kMostMetricsBytes = int64_t{4} << 30;
+constexpr int64_t kBlock = 1 << 16;  // that is read at a time
 constexpr int kLockTries = 100;
 constexpr useconds_t kLockPauseMicros = 20'000;
 
@@ -41,43 +42,82 @@ std::optional<int64_t> StepOf(absl::string_view line) {
   return step->get<int64_t>();
 }
 
+// The whole lines of a file, the last first. What follows the last end of a line is torn, and none.
+class LinesFromEnd {
+ public:
+  LinesFromEnd(const io::File& file, int64_t size) : file_(file), begin_(size), end_(size) {}
+
+  // The next line; nothing: there is none before.
+  absl::StatusOr<std::optional<absl::string_view>> Next() {
+    if (!std::exchange(started_, true)) {
+      HARMONY_ASSIGN_OR_RETURN(end_, EndBefore(end_));
+    }
+    if (end_ == 0) return std::nullopt;
+    line_end_ = end_;
+    HARMONY_ASSIGN_OR_RETURN(end_, EndBefore(line_end_ - 1));
+    return absl::string_view(text_).substr(static_cast<size_t>(end_ - begin_),
+                                           static_cast<size_t>(line_end_ - 1 - end_));
+  }
+  // Where the line that Next gave ends, its end included.
+  int64_t line_end() const { return line_end_; }
+
+ private:
+  // Behind the last end of a line before `position`; 0: there is none.
+  absl::StatusOr<int64_t> EndBefore(int64_t position) {
+    for (;;) {
+      text_.resize(static_cast<size_t>(position - std::min(begin_, position)));
+      const size_t found = text_.rfind('\n');
+      if (found != std::string::npos) return begin_ + static_cast<int64_t>(found) + 1;
+      if (begin_ == 0) return 0;
+      HARMONY_RETURN_IF_ERROR(ReadMore(std::max(kBlock, static_cast<int64_t>(text_.size()))));
+    }
+  }
+  absl::Status ReadMore(int64_t bytes) {
+    bytes = std::min(bytes, begin_);
+    std::string before(static_cast<size_t>(bytes), '\0');
+    HARMONY_RETURN_IF_ERROR(file_.ReadAt(begin_ - bytes, before.data(), bytes));
+    text_.insert(0, before);
+    begin_ -= bytes;
+    return absl::OkStatus();
+  }
+
+  const io::File& file_;
+  std::string text_;  // of the file, from begin_ on
+  int64_t begin_;
+  int64_t end_;  // of what is left
+  int64_t line_end_ = 0;
+  bool started_ = false;
+};
+
 struct Kept {
-  size_t bytes = 0;
+  int64_t bytes = 0;
   int64_t last_step = 0;
   int64_t last_step_cut = 0;
 };
 
-// The step of the last whole line, if there is such a line behind what is kept.
-int64_t LastStepCut(absl::string_view rest) {
-  while (!rest.empty() && rest.back() != '\n') rest.remove_suffix(1);
-  if (rest.empty()) return 0;
-  rest.remove_suffix(1);
-  const size_t begin = rest.rfind('\n');
-  return StepOf(begin == absl::string_view::npos ? rest : rest.substr(begin + 1)).value_or(0);
-}
-
-// How much of the file stays.
-absl::StatusOr<Kept> Scan(const std::string& text, const std::string& path,
-                          int64_t last_step_kept) {
+// How much of the file stays. It is read from its end, for it may have the lines of years.
+absl::StatusOr<Kept> Scan(const io::File& file, int64_t size, int64_t last_step_kept) {
+  LinesFromEnd lines(file, size);
   Kept kept;
-  while (kept.bytes < text.size()) {
-    const size_t end = text.find('\n', kept.bytes);
-    if (end == std::string::npos) return kept;  // torn
-    const absl::string_view line(text.data() + kept.bytes, end - kept.bytes);
-    const std::optional<int64_t> step = StepOf(line);
+  for (bool last = true;; last = false) {
+    HARMONY_ASSIGN_OR_RETURN(const std::optional<absl::string_view> line, lines.Next());
+    if (!line) return kept;
+    const std::optional<int64_t> step = StepOf(*line);
     if (!step) {
       // The last line may have been torn by a power loss, with its end but without its middle.
-      if (end + 1 == text.size()) return kept;
+      if (last) continue;
       return absl::DataLossError(
-          absl::StrCat(path, ": the line after step ", kept.last_step, " is damaged"));
+          absl::StrCat(file.path(), ": the line that ends at byte ", lines.line_end(),
+                       " is damaged; it is not known whether step ", last_step_kept,
+                       " comes before it: remove it, or the file"));
     }
-    if (*step > last_step_kept || *step <= kept.last_step) {
-      kept.last_step_cut = LastStepCut(absl::string_view(text).substr(kept.bytes));
+    if (*step <= last_step_kept) {
+      kept.bytes = lines.line_end();
+      kept.last_step = *step;
       return kept;
     }
-    kept = {end + 1, *step, 0};
+    if (kept.last_step_cut == 0) kept.last_step_cut = *step;
   }
-  return kept;
 }
 
 }  // namespace
@@ -86,13 +126,14 @@ absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path, int64_t l
   ipc::UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!fd.valid()) return io::ErrnoStatus(errno, "open", path);
   HARMONY_RETURN_IF_ERROR(Lock(fd.get(), path));
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, kMostMetricsBytes));
-  HARMONY_ASSIGN_OR_RETURN(const Kept kept, Scan(text, path, last_step_kept));
-  if (kept.bytes != text.size() && ftruncate(fd.get(), static_cast<off_t>(kept.bytes)) != 0) {
+  HARMONY_ASSIGN_OR_RETURN(const io::File written, io::File::OpenForReading(path));
+  HARMONY_ASSIGN_OR_RETURN(const int64_t size, written.Size());
+  HARMONY_ASSIGN_OR_RETURN(const Kept kept, Scan(written, size, last_step_kept));
+  if (kept.bytes != size && ftruncate(fd.get(), static_cast<off_t>(kept.bytes)) != 0) {
     return io::ErrnoStatus(errno, "cut", path);
   }
   MetricsFile file(std::move(fd), path);
-  file.size_ = static_cast<int64_t>(kept.bytes);
+  file.size_ = kept.bytes;
   file.last_step_ = kept.last_step;
   file.last_step_cut_ = kept.last_step_cut;
   return file;

@@ -17,8 +17,8 @@ class MetricsFile {
  public:
   // Makes the file when it is missing, and locks it: FailedPrecondition when another run has it
   // open (for more than a moment: one that was killed may be ending). Keeps lines of steps up to
-  // `last_step_kept` (counted from 1). DataLoss when a line before the last one is no object with a
-  // "step".
+  // `last_step_kept` (counted from 1). DataLoss when a line behind those, but the last one, is no
+  // object with a "step".
   static absl::StatusOr<MetricsFile> Open(const std::string& path, int64_t last_step_kept);
 
   // The last step there is a line of; 0: none.

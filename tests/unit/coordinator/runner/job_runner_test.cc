@@ -345,6 +345,23 @@ TEST_F(JobRunnerTest, WaitsForWhatIsMissingOutside) {
   EXPECT_THAT(Tell(LaneProgress{21, host_io, 1}), HasSubstr("what the job waited for is there"));
 }
 
+// Whatever is wrong with the files of a checkpoint: what it would have saved is kept.
+TEST_F(JobRunnerTest, ACheckpointThatCannotBeWrittenTakesNothingFromTheJob) {
+  RunnerOptions options = Options();
+  options.dispatch.save_steps = 1;
+  JobRunner runner(model_, plan_, costs_, options);
+  for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+    runner.OnEvent(ProcessAttached{process, 1}, Nanos());
+  }
+  runner.OnEvent(RecordsRead{1, Initialized(/*version=*/options.dispatch.end_step)}, Nanos());
+  ASSERT_EQ(runner.state(), JobRunner::State::kRunning);
+  const int host_io = command::LaneTable(2).IndexOf({command::LaneKind::kHostIo, 0});
+  const absl::Status large = absl::InvalidArgumentError("tokenizer.json: is too large");
+  EXPECT_THAT(DebugString(runner.OnEvent(CommandFailed{1, host_io, 1, large}, Nanos())),
+              HasSubstr("tokenizer.json: is too large"));
+  EXPECT_NE(runner.state(), JobRunner::State::kFailed);
+}
+
 TEST_F(JobRunnerTest, TriesAtOnceWhenTold) {
   StartRunning();
   const int host_io = command::LaneTable(2).IndexOf({command::LaneKind::kHostIo, 0});

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
+#include <string>
 
 #include "common/base/build_identity.h"
 #include "coordinator/service/run/prepare_run.h"
@@ -35,8 +37,9 @@ class SuccessorTest : public ::testing::Test {
                                                  &mailbox_, clock_);
     coordinator_->Begin();
   }
-  static store::JobRecord Queued() {
+  store::JobRecord Queued() const {
     store::JobRecord record;
+    record.output_dir = output_;
     record.state = store::JobState::kQueued;
     record.submitted_at = "2024-01-01T00:00:00Z";
     return record;
@@ -64,6 +67,7 @@ class SuccessorTest : public ::testing::Test {
   }
 
   io::TempDir dir_;
+  std::string output_ = dir_.path();
   ipc::Segment segment_;
   Mailbox mailbox_;
   FakeClock clock_;
@@ -73,6 +77,24 @@ class SuccessorTest : public ::testing::Test {
 TEST_F(SuccessorTest, AJobStartsAtOnceInAFreshSegment) {
   Succeed();
   RunUntil(store::JobState::kFailed);
+}
+
+// As after a start of the machine at which a disk is late.
+TEST_F(SuccessorTest, AJobWhoseOutputIsNotThereYetWaitsForIt) {
+  output_ = dir_.File("mounted later");
+  Succeed();
+  bool waited = false;
+  mailbox_.Run(std::chrono::milliseconds(1), [&] {
+    coordinator_->OnTick();
+    if (!waited && state() == store::JobState::kWaiting) {
+      waited = true;
+      std::filesystem::create_directory(output_);
+      ASSERT_TRUE(coordinator_->Resume("job-1", {}).ok());  // tries at once
+    }
+    // Its description is damaged, which is found now.
+    if (state() == store::JobState::kFailed) mailbox_.Close();
+  });
+  EXPECT_TRUE(waited);
 }
 
 // Killed between the end of a job and the release of its memory, and nothing else to do.

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <memory>
 #include <string>
@@ -51,6 +53,27 @@ TEST_F(JobRegistryTest, PruneForgetsJobsThatEndedBeforeAndNoOthers) {
   EXPECT_THAT(Numbers(again), ElementsAre(1, 3, 4, 5, 6, 7, 8, 9, 10));
   EXPECT_THAT(*again.Prune(""), ElementsAre("job-1", "job-3"));
   EXPECT_THAT(Numbers(again), ElementsAre(4, 5, 6, 7, 8, 9, 10));
+}
+
+// A full disk, here a limit of what a file may have.
+TEST_F(JobRegistryTest, AStateThatCouldNotBeSavedIsSavedLater) {
+  {
+    JobRegistry registry = Open();
+    Add(registry, store::JobState::kRunning, "");
+    store::JobRecord& record = registry.jobs().at(1);
+    signal(SIGXFSZ, SIG_IGN);
+    rlimit before;
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const rlimit none = {0, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+    record.state = store::JobState::kCancelled;
+    registry.Save(record);
+    registry.SaveUnsaved(Seconds(1));
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    registry.SaveUnsaved(Seconds(60));
+  }
+  JobRegistry again = Open();
+  EXPECT_EQ(again.jobs().at(1).state, store::JobState::kCancelled);
 }
 
 }  // namespace

@@ -81,8 +81,23 @@ TEST_F(MetricsFileTest, CutsStepsBeyondTheCheckpointAndSaysHowMany) {
 
 TEST_F(MetricsFileTest, ADamagedLineInTheMiddleIsNoReasonToThrowTheRestAway) {
   Write("{\"step\":1}\n{\"stop\":2}\n{\"step\":3}\n");
-  EXPECT_EQ(MetricsFile::Open(path_, kAll).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(MetricsFile::Open(path_, 1).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(Read(), HasSubstr("\"step\":3"));
+  EXPECT_EQ(MetricsFile::Open(path_, kAll)->last_step(), 3);
+  EXPECT_THAT(Read(), HasSubstr("\"stop\":2"));
+}
+
+// Only its end is read.
+TEST_F(MetricsFileTest, AFileMayBeOfAnyLength) {
+  const std::string line = "{\"step\":7,\"text\":\"" + std::string(300'000, 'x') + "\"}\n";
+  Write("{\"step\":1}\n");
+  std::filesystem::resize_file(path_, int64_t{5} << 30);
+  std::ofstream(path_, std::ios::app) << "\n" << line << "{\"step\":8}\n{\"step\":9}\n{\"st";
+  auto file = MetricsFile::Open(path_, 7);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->last_step(), 7);
+  EXPECT_EQ(file->last_step_cut(), 9);
+  EXPECT_EQ(std::filesystem::file_size(path_), (uint64_t{5} << 30) + 1 + line.size());
 }
 
 }  // namespace
