@@ -142,10 +142,8 @@ absl::Status CheckDataAppended(const job::JobSpec& job, const DataFingerprint& b
   }
   if (steps == 0) return absl::OkStatus();
   if (job.shuffle) return refuse("with shuffle, the steps done would have had other sequences");
-  // The last sequence's labels take one token more, but where tokens are masked.
-  const int64_t last = job.mask_probability > 0 ? 0 : 1;
   const int64_t tokens = begun_with.bytes / TokenBytes(job.data_format);
-  if (steps * job.global_batch_size <= (tokens - last) / job.sequence_length) {
+  if (steps * job.global_batch_size <= TokenFile::Sequences(tokens, job.sequence_length)) {
     return absl::OkStatus();
   }
   return refuse(absl::StrCat("the ", steps,
@@ -157,8 +155,8 @@ absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& 
                                                             const model::ModelSpec& model) {
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<TrainingData> data, OpenTrainingData(job, model));
   const absl::StatusOr<RunFile> run = ReadRunFile(job.output_dir);
-  // Too many open files say nothing of the run.
-  if (absl::IsResourceExhausted(run.status())) return run.status();
+  // What cannot be read now says nothing of the run: only a folder without it does.
+  if (!run.ok() && !absl::IsNotFound(run.status())) return run.status();
   if (run.ok()) {
     HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, data->Fingerprint());
     HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data->where(), now));

@@ -164,8 +164,12 @@ absl::StatusOr<DataFingerprint> TokenFile::Fingerprint() const {
   return FingerprintOf(file_, token_count_ * TokenBytes(format_));
 }
 
+int64_t TokenFile::Sequences(int64_t tokens, int64_t sequence_length) {
+  return (tokens - 1) / sequence_length;
+}
+
 int64_t TokenFile::SequenceCount(int64_t sequence_length) const {
-  return (token_count_ - 1) / sequence_length;
+  return Sequences(token_count_, sequence_length);
 }
 
 absl::Status TokenFile::Validate(int64_t vocab_size, int64_t sequence_length,

@@ -29,6 +29,7 @@ class TokenFile {
   int64_t token_count() const { return token_count_; }
   // Sequence k is tokens [k*T, k*T + T), its labels the next ones: (tokens - 1) / T sequences.
   int64_t SequenceCount(int64_t sequence_length) const;
+  static int64_t Sequences(int64_t tokens, int64_t sequence_length);
 
   // InvalidArgument when there is less than one batch (says how many tokens are missing), when a
   // token is not below vocab_size (names its position), or when the tokens are those of a wider

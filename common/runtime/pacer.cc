@@ -31,10 +31,13 @@ thread_local Priority priority = kOrdinary;
 
 void SetPriority(Priority wanted) {
   // What was given from outside stays.
-  if (wanted == priority || (priority == kOrdinary && sched_getscheduler(0) != SCHED_OTHER)) return;
+  const bool given =
+      priority == kOrdinary && (sched_getscheduler(0) & ~SCHED_RESET_ON_FORK) != SCHED_OTHER;
+  if (wanted == priority || given) return;
   const sched_param parameters{.sched_priority = wanted};
+  // Threads that a computation makes meanwhile do not inherit it.
   const int policy = wanted == kOrdinary ? SCHED_OTHER : SCHED_RR;
-  if (sched_setscheduler(0, policy, &parameters) == 0) priority = wanted;
+  if (sched_setscheduler(0, policy | SCHED_RESET_ON_FORK, &parameters) == 0) priority = wanted;
 }
 
 void SleepUntilMonotonic(Nanos deadline) {

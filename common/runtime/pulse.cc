@@ -34,6 +34,11 @@ void Pulse::EndWork() {
   work_.End();
 }
 
+void Pulse::Progress() {
+  MutexLock lock(mutex_);
+  work_.Progress(clock_.Now());
+}
+
 void Pulse::Ready() {
   MutexLock lock(mutex_);
   manager_.Ready();

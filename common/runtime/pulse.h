@@ -19,6 +19,10 @@ class WorkLimit {
 
   void Begin(Nanos now) { since_ = now; }
   void End() { since_.reset(); }
+  // A part of the work is done, the next has as long.
+  void Progress(Nanos now) {
+    if (since_) since_ = now;
+  }
   bool Exceeded(Nanos now) const { return since_ && now - *since_ >= limit_; }
   Nanos limit() const { return limit_; }
 
@@ -53,6 +57,8 @@ class Pulse {
   // Work that has to end within kLongestWork; a new piece takes the place of the last.
   void BeginWork();
   void EndWork();
+  // Work that comes in parts is under way, if any is, and has done one of them.
+  void Progress();
   // The process does what it is there for; it begins to stop. For a service manager.
   void Ready();
   void Stopping();

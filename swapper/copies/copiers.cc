@@ -29,9 +29,12 @@ absl::StatusOr<std::unique_ptr<Copier>> OpenCuda(const runtime::ProgramContext& 
   for (const plan::DeviceSpec& device : context.devices) {
     HARMONY_ASSIGN_OR_RETURN(fds.emplace_back(), context.DeviceDescriptor(device.ordinal));
   }
-  return CudaCopier::Create(
-      *driver, arena, context.devices, fds,
-      {.of_devices = copies.devices, .in_compute_context = copies.in_compute_context});
+  return CudaCopier::Create(*driver, arena, context.devices, fds,
+                            {.of_devices = copies.devices,
+                             .in_compute_context = copies.in_compute_context,
+                             .on_pinned = [pulse = context.pulse.get()] {
+                               if (pulse != nullptr) pulse->Progress();
+                             }});
 }
 #else
 absl::StatusOr<std::unique_ptr<Copier>> OpenCuda(const runtime::ProgramContext&, const Copies&,

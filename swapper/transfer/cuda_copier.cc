@@ -178,7 +178,7 @@ absl::Status CudaCopier::RunPeerCopy(Lane& lane, const Copy& copy) {
 // on this thread finds its own.
 absl::Status CudaCopier::BeginJob(const plan::Plan&, Bytes extent) {
   HARMONY_RETURN_IF_ERROR(home_->context.MakeCurrent());
-  return pinned_.Pin(extent);
+  return pinned_.Pin(extent, options_.on_pinned);
 }
 
 absl::Status CudaCopier::EndJob() {

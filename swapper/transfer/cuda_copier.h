@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -31,6 +32,7 @@ class CudaCopier : public Copier {
     bool in_compute_context = false;
     Bytes chunk = PinnedArena::kChunk;
     Bytes bounce = PeerBounce::kBuffer;
+    std::function<void()> on_pinned = [] {};  // after each chunk of the arena that BeginJob pins
   };
   // `fds[d]` holds the region of `devices[d]`, several of which may be one GPU. `arena` is mapped
   // as long as the copier lives. REQUIRES: it runs the lanes of one device at least.

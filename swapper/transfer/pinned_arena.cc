@@ -10,7 +10,7 @@
 
 namespace harmony::swapper {
 
-absl::Status PinnedArena::Pin(Bytes extent) {
+absl::Status PinnedArena::Pin(Bytes extent, absl::FunctionRef<void()> on_chunk) {
   HARMONY_RETURN_IF_ERROR(Unpin());
   ipc::Prefault ahead;  // of the driver, which would give one page after another its memory
   ahead.Start(arena_, extent);
@@ -33,6 +33,7 @@ absl::Status PinnedArena::Pin(Bytes extent) {
       return absl::OkStatus();
     }
     chunks_.push_back(chunk);
+    on_chunk();
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "common/base/units.h"
 #include "common/cuda/driver.h"
@@ -27,8 +28,9 @@ class PinnedArena {
   // For both a context is current, and no copy of the arena is under way. Unavailable: the device
   // is lost, or does not let go of memory; then this process has to end, which does.
 
-  // Pins the first `extent` bytes, and nothing else of the arena.
-  absl::Status Pin(Bytes extent);
+  // Pins the first `extent` bytes, and nothing else of the arena. `on_chunk` is called after each
+  // chunk: a large arena takes minutes.
+  absl::Status Pin(Bytes extent, absl::FunctionRef<void()> on_chunk);
   // Before the arena's pages are given back: the device would go on using those it knows.
   absl::Status Unpin();
 

@@ -12,6 +12,7 @@
 #include "common/model/gradient_times.h"
 #include "common/model/model_sizes.h"
 #include "common/model/sum_tree.h"
+#include "common/runtime/program.h"
 #include "worker/service/device_backends.h"
 
 namespace harmony::worker {
@@ -174,10 +175,11 @@ absl::Status DeviceWorker::SetUpJob(const runtime::AttachedJob& job) {
         FormatBytesExact(plan.resident), " of ", FormatBytesExact(plan.memory)));
   }
   EndJob();  // first: two jobs' workspaces are more than the device has
-  HARMONY_ASSIGN_OR_RETURN(
-      std::unique_ptr<ComputeDevice> device,
-      backend_->Open(plan.resident, plan.memory + device_.reserve() - plan.resident,
-                     job.spec.compute_threads));
+  absl::StatusOr<std::unique_ptr<ComputeDevice>> found = backend_->Open(
+      plan.resident, plan.memory + device_.reserve() - plan.resident, job.spec.compute_threads);
+  // A file of the model's that cannot be read now is Unavailable too, and no reason to end.
+  HARMONY_RETURN_IF_ERROR(runtime::EndIfDeviceIsLost(found.status()));
+  std::unique_ptr<ComputeDevice> device = *std::move(found);
   HARMONY_ASSIGN_OR_RETURN(LayerChain layers, BuildLayers(job, *device));
   ComputeDevice& opened = *device;
   std::unique_ptr<Job> next(new Job{job, plan.resident, std::move(device),

@@ -20,7 +20,7 @@ class DeviceHandler : public runtime::AttachedHandler {
       : worker_(worker), copies_(copies) {}
 
   absl::Status SetUpJob(const runtime::AttachedJob& job) override {
-    HARMONY_RETURN_IF_ERROR(runtime::EndIfDeviceIsLost(worker_->SetUpJob(job)));
+    HARMONY_RETURN_IF_ERROR(worker_->SetUpJob(job));
     return copies_->SetUpJob(job.plan);
   }
   void EndJob() override {

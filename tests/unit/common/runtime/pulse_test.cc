@@ -29,6 +29,16 @@ TEST(WorkLimit, EachPieceHasItsOwnTime) {
   EXPECT_TRUE(work.Exceeded(Seconds(220)));
 }
 
+TEST(WorkLimit, APartThatIsDoneGivesTheNextItsOwnTime) {
+  WorkLimit work(Seconds(120));
+  work.Progress(Seconds(10));
+  EXPECT_FALSE(work.Exceeded(Seconds(1000))) << "none is under way";
+  work.Begin(Seconds(1000));
+  work.Progress(Seconds(1100));
+  EXPECT_FALSE(work.Exceeded(Seconds(1219)));
+  EXPECT_TRUE(work.Exceeded(Seconds(1220)));
+}
+
 TEST(Pulse, BeatsFromItsConstructionOn) {
   auto table = ipc::HeartbeatTable::Create(1);
   ASSERT_TRUE(table.ok()) << table.status();
