@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/io/run_file.h"
 #include "tests/unit/common/io/temp_dir.h"
 
 namespace harmony::io {
@@ -47,6 +48,25 @@ TEST(TokenFileTest, LongSequencesAreReadInPieces) {
   ASSERT_TRUE(file->ReadSequence(0, absl::MakeSpan(out)).ok());
   for (size_t i = 0; i < out.size(); ++i) {
     ASSERT_EQ(out[i], static_cast<int32_t>(static_cast<unsigned char>(bytes[i])));
+  }
+}
+
+TEST(TokenFileTest, AppendedTokensMustLieBehindWhatWasReadMaskedOrNot) {
+  const TempDir dir;
+  const std::string ten(80, 'a');  // 10 sequences of 8, whose last has no label behind it: 9
+  job::JobSpec job;
+  job.data_path = dir.Write("t", ten);
+  job.data_format = job::DataFormat::kTextBytes;
+  job.sequence_length = 8;
+  job.global_batch_size = 1;
+  const auto begun = TokenFile::Open(job.data_path, job.data_format)->Fingerprint();
+  dir.Write("t", ten + "more");
+  for (const double masked : {0.0, 0.15}) {
+    job.mask_probability = masked;
+    EXPECT_TRUE(CheckDataAppended(job, *begun, 9).ok()) << masked;
+    EXPECT_THAT(std::string(CheckDataAppended(job, *begun, 10).message()),
+                HasSubstr("have gone on at its beginning"))
+        << masked;
   }
 }
 
