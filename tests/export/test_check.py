@@ -57,6 +57,24 @@ class Check(support.ExportTest):
         self.assertIs(torch.get_default_dtype(), torch.float32)
         self.assertTrue(all(parameter.grad is None for parameter in self.model.parameters()))
 
+    def test_one_sample_may_be_too_few(self) -> None:
+        class Squeezed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 5)
+
+            def forward(self, x: Tensor) -> Tensor:
+                y = self.last(self.first(x).squeeze())
+                return y - y.amax(1, keepdim=True)
+
+        self.export(Squeezed(), "cross_entropy", self.batch)
+        self.assertRegex(self.lines[-1], "statistics.: 2 samples to the last bit; 5 samples to the last bit")
+
+    def test_in_a_block_without_gradients_it_is_the_same(self) -> None:
+        with torch.no_grad():
+            self.export(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5)), "cross_entropy", self.batch)
+        self.assert_bits_of_eager()
+
     def test_a_small_fault_is_none(self) -> None:
         folder = self.export(self.model, "cross_entropy", self.batch)
         weights = load_file(folder / "weights.safetensors")

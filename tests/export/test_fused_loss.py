@@ -101,7 +101,7 @@ class FusedLoss(support.ExportTest):
                 self.export(Classes(end=end), None, batch(), reduction="sum", check=False, fused_loss=True)
         with self.assertRaisesRegex(ExportError, "0 cross entropies"):
             self.export(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)), lambda result, _: result.square().mean(),
-                        batch(), fused_loss=True)
+                        {"x": batch()["x"]}, fused_loss=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import support  # first: it says where harmony_export is
 
 import eager
 import make_models
-from harmony_export.dropout import Drawing, Place, _attention, applied, draw, sample_keys
+from harmony_export.dropout import Drawing, Place, _attention, applied, draw, sample_keys, switched_off
 from harmony_export.losses import loss_call
 
 
@@ -52,6 +52,25 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.block(x) if self.batch_first else self.block(x.transpose(0, 1)).transpose(0, 1)
+
+
+class Skipping(nn.Module):
+    """Skips layers at random, and drops values itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+        self.head = nn.Linear(8, 5)
+        self.layerdrop = 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            probability = torch.rand([])
+            if self.training and probability < self.layerdrop:
+                continue
+            x = functional.dropout(layer(x), 0.25, self.training)
+        to_drop = torch.rand([]) > self.layerdrop
+        return self.head(functional.dropout(x, 0.5, self.training) if to_drop else x)
 
 
 class Dropout(support.ExportTest):
@@ -180,6 +199,34 @@ class Dropout(support.ExportTest):
         self.assertEqual(sum(masks_of(folder), []), [])
         self.assertEqual(model[1].p, 0.5)
 
+    def test_layers_that_would_skip_themselves_are_always_there_and_drop_as_before(self) -> None:
+        model = Skipping()
+        folder = self.export(model, "cross_entropy", vectors(), dropout=True)
+        self.assertEqual(self.lines[0], "not applied: Skipping.layerdrop")
+        self.assertEqual(sorted(p for _, p in sum(masks_of(folder), [])), [0.25, 0.25, 0.5])
+        self.assertEqual((model.layerdrop, type(model.layerdrop), model.training), (0.5, float, True))
+
+    def test_of_a_configuration_is_named_what_is_not_applied(self) -> None:
+        try:
+            import transformers
+        except ImportError:
+            self.skipTest("transformers is not installed")
+        from harmony_export.tasks import hugging_face
+
+        small = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2}
+        for dropout in (True, False):
+            config = transformers.SwinConfig(**small, drop_path_rate=0.3, hidden_dropout_prob=0.1)
+            hugging_face(config, "image-classification", dropout=dropout, report=self.lines.append)
+        self.assertEqual(self.lines, ["not applied: SwinConfig.drop_path_rate"])
+        config = transformers.BartConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=32,
+                                         decoder_ffn_dim=32, encoder_attention_heads=2, decoder_attention_heads=2,
+                                         max_position_embeddings=16, dropout=0.1, encoder_layerdrop=0.1)
+        model = hugging_face(config, "seq2seq", sequence_length=6, report=self.lines.append).model
+        self.assertEqual(self.lines[1:], ["not applied: BartConfig.encoder_layerdrop"])
+        with switched_off(model, everything=False):
+            self.assertTrue(all(module.training for module in model.modules()))
+            self.assertIs(torch.rand([]) < model.model.encoder.layerdrop, False)
+
     def test_values_that_belong_to_no_sample_are_refused(self) -> None:
         class Model(nn.Module):
             def __init__(self) -> None:
@@ -275,13 +322,71 @@ class Labels(support.ExportTest):
         losses = {
             "weighted": lambda result, batch: functional.cross_entropy(result, batch["labels"], weight),
             "scaled": lambda result, batch: functional.cross_entropy(result, batch["labels"]) * 2,
-            "made": lambda result, batch: functional.cross_entropy(result, result.argmax(1)),
+            "made": lambda result, batch: functional.cross_entropy(result, torch.where(
+                batch["labels"] > 1, result.argmax(1), batch["labels"])),
         }
         for name, loss in losses.items():
             with self.subTest(name):
                 made = document(self.export(layers, loss, vectors()))
                 self.assertEqual(made["loss"], {"reduction": "mean", "labels_per_sample": 1})
                 self.assertEqual([entry["name"] for entry in made["inputs"]], ["x", "labels"])
+
+    def test_labels_are_bounded_where_those_that_do_not_count_are_known(self) -> None:
+        class Both(Shifted):
+            """Its labels are inputs as well, as those of a decoder are."""
+
+            def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+                return super().forward(input_ids + labels.clamp(min=0) % 2, labels)
+
+        def bounds(model: nn.Module, loss: Any, batch: dict[str, Tensor]) -> list[int]:
+            made = document(self.export(model, loss, batch, check=False))
+            return [entry["values_below"] for entry in made["inputs"] if entry["name"] in batch]
+
+        layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
+        ids = torch.randint(0, 19, (4, 7))
+        self.assertEqual(bounds(layers, "cross_entropy", vectors()), [0, 5])
+        self.assertEqual(bounds(Shifted(), None, {"input_ids": ids, "labels": ids}), [20, 20])
+        self.assertEqual(bounds(Both(), None, {"input_ids": ids, "labels": ids}), [0, 0])
+        losses = {"weighted": lambda r, b: functional.cross_entropy(r, b["labels"], torch.arange(1.0, 6.0)),
+                  "of two terms": lambda r, b: functional.cross_entropy(r, b["labels"]) + 0.1 * r.square().mean()}
+        for name, loss in losses.items():
+            with self.subTest(name):
+                self.assertEqual(bounds(layers, loss, vectors()), [0, 0])
+
+    def test_labels_may_be_probabilities(self) -> None:
+        layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
+        batch = {"x": torch.randn(4, 8), "labels": torch.softmax(torch.randn(4, 5), 1)}
+        smooth = nn.CrossEntropyLoss(torch.arange(1.0, 6.0), label_smoothing=0.1)
+        for loss in ("cross_entropy", lambda result, batch: smooth(result, batch["labels"])):
+            self.lines.clear()
+            self.export(layers, loss, batch)
+            self.assert_bits_of_eager()
+
+    def test_of_a_loss_that_is_no_mean_over_samples_it_is_said(self) -> None:
+        def masked(result: Tensor, batch: Any) -> Tensor:
+            return ((result - batch["target"]).square() * batch["mask"]).sum() / batch["mask"].sum()
+
+        def contrasted(result: Tensor, batch: Any) -> Tensor:
+            return functional.mse_loss(result - result.mean(0), batch["target"])
+
+        batch = {"x": torch.randn(4, 8), "target": torch.randn(4, 5), "mask": torch.ones(4, 5)}
+        batch["mask"][0, 1:] = 0
+        images = {"x": torch.randn(4, 8), "labels": torch.tensor([1, -100, 2, 3])}
+        layers = [nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5)]
+        norm = [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)]
+        without = {name: batch[name] for name in ("x", "target")}
+        sequences = {"x": torch.randn(4, 3, 8), "labels": torch.randint(0, 5, (4, 3))}
+        sequences["labels"][0, :2] = -100
+        squares = lambda r, b: functional.mse_loss(r, b["target"])
+        cases = [("masked", layers, masked, batch, True), ("contrasted", layers, contrasted, without, True),
+                 ("masked, with BatchNorm", norm, masked, batch, True), ("with BatchNorm", norm, squares, without, False),
+                 ("a mean", layers, squares, without, False), ("labels", layers, "cross_entropy", sequences, False),
+                 ("no labels", layers, "cross_entropy", images, False)]
+        for name, modules, loss, data, is_said in cases:
+            with self.subTest(name):
+                self.lines.clear()
+                self.export(nn.Sequential(*modules), loss, data)
+                self.assertEqual(any("is not the mean of its samples' losses" in line for line in self.lines), is_said)
 
 
 if __name__ == "__main__":

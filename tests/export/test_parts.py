@@ -230,7 +230,7 @@ class Roles(support.ExportTest):
         parameters = document(folder)["parameters"]
         self.assertEqual([entry["aliases"] for entry in parameters if entry["name"] == "embed.weight"],
                          [["lm_head.weight"]])
-        self.assertEqual([entry["values_below"] for entry in document(folder)["inputs"]], [64, 64])
+        self.assertEqual([entry["values_below"] for entry in document(folder)["inputs"]], [64, 0])
 
     def test_len_is_the_number_of_samples(self) -> None:
         class Means(nn.Module):

@@ -6,11 +6,13 @@ import contextlib
 import inspect
 import io
 import json
+import random
 import re
 import unittest
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.functional as functional
 import transformers
@@ -92,6 +94,17 @@ def batch() -> dict[str, Tensor]:
 class Pair(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x
+
+
+class Named(nn.Module):
+    """Takes what it does not name, and passes it on to nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 5))
+
+    def forward(self, x: Tensor, **more: Tensor) -> Tensor:
+        return self.layers(x)
 
 
 class SharedNorm(nn.Module):
@@ -179,6 +192,47 @@ class Refusals(support.ExportTest):
 
     def test_random_numbers(self) -> None:
         self.refused_at("1", noisy, self.refused("randn_like.default draws random numbers", around(noisy)))
+
+    def test_random_numbers_of_others(self) -> None:
+        for draw, name in ((random.random, "Python's random"), (numpy.random.rand, "numpy.random")):
+            with self.subTest(name):
+                self.refused(f"draws random numbers by {name}", around(lambda _, x: x * (2 if draw() > 0.5 else 3)))
+
+    def test_tensors_that_no_directory_can_have(self) -> None:
+        self.refused("0.weight: .*no shape before the model has run", nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 5)))
+        sparse = around(lambda _, x: x)
+        sparse.register_buffer("graph", torch.eye(4).to_sparse())
+        self.refused("graph: the tensor has the layout torch.sparse_coo", sparse)
+        with torch.inference_mode():
+            inside = around(lambda _, x: x)
+            self.refused("called under torch.inference_mode", inside)
+        self.refused("made under torch.inference_mode", inside)
+
+    def test_tensors_that_are_written_and_are_no_buffers(self) -> None:
+        seen = torch.zeros(8)
+
+        def written(module: nn.Module, x: Tensor) -> Tensor:
+            seen.add_(x.detach().mean(0))
+            return x
+
+        error = self.refused("add_.* writes to a tensor that is neither a parameter nor a buffer", around(written))
+        self.refused_at("1", written, error)
+
+    def test_batch(self) -> None:
+        layers = around(lambda _, x: x)
+        self.refused("'labels' of the sample batch is a list.*as_tensor", layers, data={**batch(), "labels": [0, 1, 2, 3]})
+        self.refused("'x' of the sample batch is a ndarray", layers, data={**batch(), "x": numpy.zeros((4, 8))})
+        self.refused("the sample batch is a tuple", layers, data=(torch.zeros(4, 8), torch.zeros(4)))
+        extra = {**batch(), "mask": torch.ones(4, 8)}
+        self.refused(r"neither the model nor the loss reads mask .*\(x, \*\*more\)", Named(), data=extra)
+        none = {**batch(), "labels": torch.full((4,), -100)}
+        self.refused("no label of the sample batch counts", layers, data=none)
+
+    def test_classes_that_may_be_in_two_dimensions(self) -> None:
+        columns = nn.Sequential(nn.Conv1d(3, 8, 1), nn.ReLU(), nn.Conv1d(8, 6, 1))
+        data = {"x": torch.randn(4, 3, 6), "labels": torch.randint(0, 6, (4, 6))}
+        self.refused(r"shape \[n, 6, 6\].*dimension 1 may count the classes", columns, data=data)
+        self.export(columns, "cross_entropy", {"x": torch.randn(4, 3, 7), "labels": torch.randint(0, 6, (4, 7))})
 
     def test_input_that_is_written(self) -> None:
         self.refused("writes to a batch input", nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8), nn.Linear(8, 5)))

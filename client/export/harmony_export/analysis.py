@@ -35,6 +35,8 @@ class Analysis:
     repeatable  may be computed again in each layer that needs it: it depends on batch inputs and fixed tensors
                 alone (and no gradient passes it), or on parameters alone (and does not grow with the samples)
     before      by node, the writes that must happen before it; reads that must happen before a write
+    frozen      names of parameters that would be trained, but get no gradient: the program reads them under
+                torch.no_grad() or detaches what it makes of them. They are fixed, for no optimizer changes them
     """
 
     def __init__(self, captured: Captured) -> None:
@@ -50,6 +52,7 @@ class Analysis:
         self.gradient: dict[fx.Node, bool] = {}
         self.repeatable: dict[fx.Node, bool] = {}
         self._find_dependencies()
+        self.frozen = self._freeze()
 
     def dependencies(self, node: fx.Node) -> list[fx.Node]:
         """What must be computed before a node, in any layer that computes it."""
@@ -91,6 +94,10 @@ class Analysis:
                     raise ExportError(f"{node.target} writes to a batch input", places.of_node(node),
                                       "Write to a copy: x = x.clone()")
                 entry = self.captured.state.entries[source.index]
+                if not self.captured.state.has(entry):
+                    raise ExportError(f"{node.target} writes to a tensor that is neither a parameter nor a buffer",
+                                      places.of_node(node), "Make it a buffer (self.register_buffer(name, tensor)), or "
+                                      "write to a copy")
                 if isinstance(entry.tensor, torch.nn.Parameter):
                     raise ExportError(f"the forward writes to the parameter {entry.name}", places.of_node(node),
                                       "Parameters change by the optimizer only")
@@ -135,6 +142,23 @@ class Analysis:
                 return
             gradient |= more_gradient
             fixed_in_place |= more_fixed
+
+    def _freeze(self) -> list[str]:
+        """Walks back from the loss as gradients flow; parameters that it meets are trained, others become fixed."""
+        reached: set[fx.Node] = set()
+        stack = [self.captured.loss]
+        while stack:
+            node = stack.pop()
+            if node not in reached and self.gradient.get(node):
+                reached.add(node)
+                stack += self.dependencies(node)
+        frozen = [entry for node, entry in self.captured.parameters.items()
+                  if entry.role == "trained" and node in self.live and node not in reached]
+        for entry in frozen:
+            entry.role = "fixed"
+        if frozen:
+            self._find_dependencies()
+        return [entry.name for entry in frozen]
 
     def _walk(self, with_gradient: set[fx.Node], in_place: set[fx.Node]) -> None:
         of_samples: dict[fx.Node, bool] = {}

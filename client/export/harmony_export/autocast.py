@@ -144,24 +144,31 @@ def _check(block: Any, where: str) -> None:
 # ---- Afterwards ----
 
 
-def write(module: fx.GraphModule, parameters: Mapping[fx.Node, Parameter]) -> bool:
-    """Writes the casts into a traced program; returns whether there is autocast in it. A trained parameter that is read
-    through one cast to bfloat16 alone becomes a copy in bfloat16 of a master, which saves the cast and half its bytes;
-    of several casts the gradients are added up in float32."""
-    trained = {node: entry for node, entry in parameters.items() if entry.role == "trained"}
-    writer = _Writer(module.graph, trained)
+Casts = dict[fx.Node, torch.dtype]  # the operations that are casts, and to what
+
+
+def write(module: fx.GraphModule, parameters: Mapping[fx.Node, Parameter]) -> tuple[bool, Casts]:
+    """Writes the casts into a traced program; returns whether there is autocast in it, and the casts."""
+    writer = _Writer(module.graph, [node for node, entry in parameters.items() if entry.role == "trained"])
     for node in list(module.graph.nodes):
         writer.write(node)
-    for node, entry in trained.items():
-        readers = _readers(node, writer.casts)
-        if readers and writer.casts[readers[-1]] == torch.bfloat16:
+    module.recompile()
+    return writer.found, writer.casts
+
+
+def narrow(module: fx.GraphModule, parameters: Mapping[fx.Node, Parameter], casts: Casts) -> None:
+    """A trained parameter that is read through one cast to bfloat16 alone becomes a copy in bfloat16 of a master, which
+    saves the cast and half its bytes; of several casts the gradients are added up in float32. One that is fixed keeps its
+    digits."""
+    for node, entry in parameters.items():
+        readers = _readers(node, casts)
+        if entry.role == "trained" and readers and casts[readers[-1]] == torch.bfloat16:
             entry.tensor, entry.master = nn.Parameter(entry.tensor.detach().to(torch.bfloat16)), entry.tensor
             for narrowed in (node, *readers[:-1]):
                 narrowed.meta["val"] = narrowed.meta["val"].to(torch.bfloat16)
             readers[-1].replace_all_uses_with(readers[-2] if len(readers) > 1 else node)
             module.graph.erase_node(readers[-1])
     module.recompile()
-    return writer.found
 
 
 def _readers(node: fx.Node, casts: Collection[fx.Node]) -> list[fx.Node]:
@@ -182,7 +189,7 @@ class _Writer:
         self._graph = graph
         self._weights = weights
         self._caches: dict[int | None, dict[fx.Node, fx.Node]] = {}
-        self.casts: dict[fx.Node, torch.dtype] = {}
+        self.casts: Casts = {}
         self.found = False
 
     def write(self, node: fx.Node) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import io
 import logging
 import operator
@@ -18,11 +19,11 @@ from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import autocast, dropout, faithful, places
+from . import autocast, dropout, faithful, noise, places
 from .errors import ExportError
 from .explain import Assumptions, explained
 from .polynomial import LENGTH, SAMPLES
-from .state import State
+from .state import Parameter, State
 from .symbols import name_symbol
 
 aten = torch.ops.aten
@@ -97,11 +98,17 @@ class Captured:
     dropouts: dropout.Tracing
     length: torch.SymInt | None = None  # of the sequences, where it is free
     under_autocast: bool = False  # somewhere in it
+    casts: autocast.Casts = field(default_factory=dict)  # that it makes
     of_lengths: Mapping[Any, str] = field(default_factory=dict)  # by guard of the length, the place that made it
 
     @property
     def graph(self) -> fx.Graph:
         return self.module.graph
+
+    @property
+    def parameters(self) -> dict[fx.Node, Parameter]:
+        """By placeholder, what it stands for."""
+        return _parameters(self.sources, self.state)
 
     @functools.cached_property
     def samples(self) -> torch.SymInt:
@@ -201,7 +208,7 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor],
     shapes = tuple({0: dimension, **{place: torch.export.Dim.DYNAMIC for place in dynamic.get(name, ())}}
                    for name in names)
     with (_refusing_custom_functions(model), _writing_buffers(model), faithful.tracing(), dropout.applied(dropouts),
-          autocast.recorded(lambda: places.of_running(model)), assumptions.recorded(), quiet()):
+          autocast.recorded(lambda: places.of_running(model)), assumptions.recorded(), noise.refused(), quiet()):
         try:
             exported = torch.export.export(program, inputs, dynamic_shapes=(shapes,), strict=False)
         except Exception as error:
@@ -216,17 +223,23 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor],
         if node.target in ASSERTIONS or (node.target in DROPOUTS and not node.users):
             module.graph.erase_node(node)
     sources = _sources(exported, module.graph, state)
-    weights = {node: state.entries[source.index] for node, source in sources.items() if source.kind == "parameter"}
+    weights = _parameters(sources, state)
     with faithful.tracing(), quiet():
-        under_autocast = autocast.write(module, weights)
+        under_autocast, casts = autocast.write(module, weights)
     keys = next(node for node, source in sources.items() if source == Source("input", len(batch)))
+    unread = [names[source.index] for node, source in sources.items()
+              if source.kind == "input" and node is not keys and not node.users]
+    if unread:
+        raise ExportError(f"neither the model nor the loss reads {', '.join(unread)} of the sample batch", fix="The model "
+                          f"is given what parameters of its forward are named after ({_parameters_of_forward(model)}): "
+                          "name one so, or leave it out of the batch")
     if not keys.users:
         del sources[keys]
         names.pop()
     result = module.graph.output_node().args[0]
     assert isinstance(result, (tuple, list))
     loss = _checked_loss(result[0])
-    captured = Captured(module, sources, loss, state, names, dropouts, under_autocast=under_autocast,
+    captured = Captured(module, sources, loss, state, names, dropouts, under_autocast=under_autocast, casts=casts,
                         of_lengths=assumptions.of_lengths)
     name_symbol(captured.samples, SAMPLES)
     if dynamic:
@@ -234,6 +247,15 @@ def capture(model: nn.Module, call: Call, batch: Mapping[str, Tensor],
         captured.length = _lengths(given, dynamic)[0]
         name_symbol(captured.length, LENGTH)
     return captured
+
+
+def _parameters(sources: Mapping[fx.Node, Source], state: State) -> dict[fx.Node, Parameter]:
+    return {node: state.entries[source.index] for node, source in sources.items() if source.kind == "parameter"}
+
+
+def _parameters_of_forward(model: nn.Module) -> str:
+    return ", ".join(str(parameter).partition(":")[0].partition("=")[0]
+                     for parameter in inspect.signature(model.forward).parameters.values())
 
 
 def _lengths(inputs: Mapping[str, Tensor], dynamic: Mapping[str, Sequence[int]]) -> list[Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
-from . import places
+from . import autocast, places
 from .analysis import Analysis, inputs_of, is_size
 from .capture import Captured, base_of, mutated_arguments
 from .cuts import too_few_layers
@@ -77,6 +77,7 @@ def boundary_shape(node: fx.Node, samples: torch.SymInt) -> list[int | torch.Sym
 
 def cut(captured: Captured, model: nn.Module, cuts: dict[str, str]) -> Chain:
     """Cuts a program where the modules in `cuts` begin (`find_cuts`)."""
+    autocast.narrow(captured.module, captured.parameters, captured.casts)
     part, names = _assign_parts(captured, cuts)
     _write_out_of_place(captured, part)
     analysis = Analysis(captured)

@@ -3,12 +3,14 @@ float64 says whether that is rounding."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from . import faithful
 from .capture import Call
@@ -21,6 +23,8 @@ from .rounding import in_float64, is_rounding, widened
 
 SAMPLES = (1, 2, 5)
 TOLERANCE = {"fp32": 1e-6, "bf16": 0.03}  # of bfloat16: about eight roundings to its eight bits
+_REDUCTION = 1e-3  # of a loss: more than rounding, less than what another reduction makes of it
+_FAILURES = (IndexError, RuntimeError, ValueError)  # such as of labels that are no classes, which tracing does not see
 # The most that rounding of float32 may explain. Float64 does not bound it: where the sign of a number decides, as in ReLU,
 # eager PyTorch in float32 may itself be far from it (2.4e-4 for one gradient of T5).
 _MOST_ROUNDING = 1e-5
@@ -47,9 +51,11 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Exactness:
-    """The result of a check."""
+    """The result of a check. `is_mean` says whether the loss of a batch is the mean (or sum) of its samples' losses, or
+    of their labels' where these are counted."""
 
     deviations: list[Deviation]
+    is_mean: bool
 
     @property
     def is_exact(self) -> bool:
@@ -72,11 +78,12 @@ def check(directory: Path, model: nn.Module, call: Call, batches: Sequence[Mappi
     have those that eager PyTorch calls one after the other."""
     call = drawing(call, dropouts)
     first, *others = [_with_keys(batch) for batch in batches]
+    reference = ReferenceModel(directory)
     try:
         _check_reduction(model, call, first, reduction)
-    except (IndexError, RuntimeError) as error:  # such as of labels that are no classes, which tracing does not see
+    except _FAILURES as error:
         raise does_not_run(error, model) from error
-    reference = ReferenceModel(directory)
+    is_mean = _is_mean(model, call, first, reduction, reference, max(tolerance, _REDUCTION))
     deviations = []
     for part in [*(rows(first, samples) for samples in SAMPLES), *others]:
         samples = len(part[KEYS])
@@ -84,11 +91,10 @@ def check(directory: Path, model: nn.Module, call: Call, batches: Sequence[Mappi
             continue  # there is no mean of no labels
         try:
             expected = _eager(model, call, part)
-        except ValueError:
-            # BatchNorm takes no single value per channel.
-            if samples > 1:
-                raise
-            continue
+        except _FAILURES as error:
+            if samples == 1:
+                continue  # BatchNorm takes no single value per channel, and squeeze() leaves no dimension of samples
+            raise does_not_run(error, model) from error
         length = length_of(reference.document, part)
         differences = _compare(reference, part, expected)
         worst = max(differences, key=_size)
@@ -105,7 +111,10 @@ def check(directory: Path, model: nn.Module, call: Call, batches: Sequence[Mappi
                        "(longest_sequence), or export with a fixed length")
             raise ExportError(f"the exported graphs differ from eager PyTorch: {deviations[-1]}", deviations[-1].tensor,
                               fix)
-    return Exactness(deviations)
+    if not deviations:
+        raise ExportError("nothing was compared with eager PyTorch, for no label of the sample batch counts",
+                          fix="Give a sample batch with labels that the loss looks at")
+    return Exactness(deviations, is_mean)
 
 
 def _with_keys(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -182,7 +191,7 @@ def _compare(reference: ReferenceModel, batch: Mapping[str, Tensor], expected: _
     floor_of_statistics = _floor(made.statistics)
     for entry in reference.document["parameters"]:
         name = entry["name"]
-        if entry["role"] == "trained":
+        if entry["role"] == "trained" or name in expected.gradients:
             wanted, got = expected.gradients.get(name), made.gradients.get(name)
             if wanted is None and got is None:
                 continue
@@ -241,18 +250,51 @@ def _relative_error(got: Tensor, wanted: Tensor, floor: float = 0.0) -> float:
     return float((got - wanted).abs().max()) / (scale or 1.0)
 
 
-def _check_reduction(model: nn.Module, call: Call, batch: Mapping[str, Tensor], reduction: str) -> None:
-    """A batch with every sample twice has the same mean and twice the sum."""
+# ---- Whether it is a mean ----
+
+
+def _losses(model: nn.Module, call: Call, batches: Sequence[Mapping[str, Tensor]]) -> list[float]:
+    """The losses of batches, of a model that is left as it was."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers(remove_duplicate=False)}
     with torch.no_grad():
-        once = float(call(model, rows(batch, 2)))
-        twice = float(call(model, rows(rows(batch, 2), 4)))
-        for name, buffer in model.named_buffers(remove_duplicate=False):
-            buffer.copy_(buffers[name])
+        try:
+            return [float(call(model, dict(batch)).detach()) for batch in batches]
+        finally:
+            for name, buffer in model.named_buffers(remove_duplicate=False):
+                buffer.copy_(buffers[name])
+
+
+def _is_mean(model: nn.Module, call: Call, batch: Mapping[str, Tensor], reduction: str, reference: ReferenceModel,
+             tolerance: float) -> bool:
+    """Whether the loss of two samples is made of that of each, which a mean over what each has another number of (such as
+    a mask's ones) is not, nor a loss that compares samples. BatchNorm, which sees the microbatch in any case, does not
+    matter here."""
+    parts = [{name: tensor[[i, i]] for name, tensor in rows(batch, 2).items()} for i in (0, 1)]
+    both = {name: torch.cat([part[name] for part in parts]) for name in batch}
+    counts = [float(reference.label_counts(part)[0, 1]) for part in parts]
+    if 0 in counts:
+        return True  # there is no mean of no labels
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.training]
+    try:
+        for norm in norms:
+            norm.training = False
+        *own, together = _losses(model, call, [*parts, both])
+    except _FAILURES:
+        return True  # of a sample that stands twice there is no loss
+    finally:
+        for norm in norms:
+            norm.training = True
+    made = sum(own) if reduction == "sum" else sum(map(operator.mul, counts, own)) / sum(counts)
+    return not abs(together - made) > tolerance * max(map(abs, [*own, together]))
+
+
+def _check_reduction(model: nn.Module, call: Call, batch: Mapping[str, Tensor], reduction: str) -> None:
+    """A batch with every sample twice has the same mean and twice the sum."""
+    once, twice = _losses(model, call, [rows(batch, 2), rows(rows(batch, 2), 4)])
     of_mean, of_sum = abs(twice - once), abs(twice - 2 * once)
     wanted, other = (of_mean, of_sum) if reduction == "mean" else (of_sum, of_mean)
     # A loss that compares samples with each other is neither; then it is what a microbatch makes it.
-    if wanted > 1e-3 * abs(twice) and other <= 1e-3 * abs(twice):
+    if wanted > _REDUCTION * abs(twice) and other <= _REDUCTION * abs(twice):
         raise ExportError(f"the loss is {once:.6g}, and {twice:.6g} where every sample is there twice, so it is no "
                           f"{reduction} over the samples",
                           fix="Give reduction='mean' or 'sum' as the loss has it")

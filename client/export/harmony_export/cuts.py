@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
 from torch import nn
@@ -17,13 +18,14 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 _PLAIN_CONTAINERS = (nn.ModuleList, nn.Sequential)
 
 
-def find_cuts(model: nn.Module, cuts: Cuts) -> dict[str, str]:
+def find_cuts(model: nn.Module, cuts: Cuts, frozen: Collection[str] = ()) -> dict[str, str]:
     """The modules at which layers begin: by path, the path of the module that begins the layer. A module
-    that maps to another one joins its layer."""
+    that maps to another one joins its layer. `frozen` names parameters that no gradient reaches."""
     if isinstance(cuts, str):
         if cuts != "auto":
             raise ExportError(f"cuts is '{cuts}'", fix="Give 'auto' or a list of patterns such as ['blocks.*']")
-        return _automatic(model)
+        with _not_trained(model, frozen):
+            return _automatic(model)
     found = {}
     for pattern in cuts:
         paths = [path for path, _ in model.named_modules() if path and _matches(path, pattern)]
@@ -55,6 +57,18 @@ def too_few_layers(readers: Sequence[str]) -> ExportError:
 def _matches(path: str, pattern: str) -> bool:
     parts, wanted = path.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+
+
+@contextlib.contextmanager
+def _not_trained(model: nn.Module, names: Collection[str]) -> Iterator[None]:
+    parameters = [parameter for name, parameter in model.named_parameters(remove_duplicate=False) if name in names]
+    try:
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
 
 
 def _automatic(model: nn.Module) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, library, nn
+from torch.utils._pytree import tree_map
 
 from .errors import ExportError
 from .polynomial import number
@@ -207,12 +208,32 @@ _PROBABILITY = re.compile(r"(^|_)(dropout|pdrop|drop_path|drop_prob|drop_rate|dr
                           r"|dropout_prob|dropout_rate)($|_(p|prob|rate|probability)$)|dropout")
 # Skip whole layers or blocks, or put other numbers than zeros in the place of what they drop.
 _OTHER = re.compile(r"layerdrop|drop_path|stochastic_depth")
+_SKIPPED = "layerdrop"
 _OTHER_MODULES = ("StochasticDepth", "DropPath", "SwinDropPath", "DropBlock2d", "DropBlock3d", "AlphaDropout",
                   "FeatureAlphaDropout")
 
 
+class _Never(float):
+    """Zero as the probability that a layer is skipped. Models compare a random tensor with it, which a trace cannot decide;
+    of this number the answer is known."""
+
+    @classmethod
+    def __torch_function__(cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        if function in (Tensor.lt, Tensor.__lt__, Tensor.le, Tensor.__le__):
+            return False
+        if function in (Tensor.gt, Tensor.__gt__, Tensor.ge, Tensor.__ge__):
+            return True
+        plain = tree_map(lambda value: float(value) if isinstance(value, cls) else value, (args, kwargs or {}))
+        return function(*plain[0], **plain[1])
+
+
 def _is_switched_off(owner: object, name: str, value: Any, everything: bool) -> bool:
-    if type(value) not in (int, float) or value == 0:
+    if type(value) not in (int, float):
+        return False
+    if _SKIPPED in name:
+        return True  # of zero as well: random tensors are compared with it
+    if value == 0:
         return False
     if type(owner).__name__ in _OTHER_MODULES or type(owner).__name__.endswith("DropPath"):
         return name == "p" or _PROBABILITY.search(name) is not None
@@ -230,26 +251,27 @@ def set_to_zero(owner: object, everything: bool) -> list[tuple[object, str, Any]
     changed = [(owner, name, value) for name, value in list(vars(owner).items())
                if _is_switched_off(owner, name, value, everything)]
     for _, name, _ in changed:
-        setattr(owner, name, 0.0)
+        setattr(owner, name, _Never() if _SKIPPED in name else 0.0)
     return changed
+
+
+def names_of(changed: Sequence[tuple[object, str, Any]]) -> list[str]:
+    """What was switched off, in the names of its classes. What was zero before was not."""
+    return sorted({f"{type(owner).__name__}.{name}" for owner, name, value in changed if value})
 
 
 @contextlib.contextmanager
 def switched_off(model: nn.Module, everything: bool = True) -> Iterator[list[str]]:
     """Trains the model inside the block without dropout, or only without what cannot be exported; yields the names of
-    what there was. Modules that skip themselves at random (layerdrop) do so in training only, so they alone are taken
-    out of it."""
+    what there was."""
     changed: list[tuple[object, str, Any]] = []
     for module in model.modules():
         changed += set_to_zero(module, everything)
         config = getattr(module, "config", None)
         if config is not None and hasattr(config, "__dict__"):
             changed += set_to_zero(config, everything)
-        if hasattr(module, "layerdrop") and module.training:
-            changed.append((module, "training", True))
-            module.training = False
     try:
-        yield sorted({f"{type(thing).__name__}.{name}" for thing, name, _ in changed if name != "training"})
+        yield names_of(changed)
     finally:
         for thing, name, value in reversed(changed):
             setattr(thing, name, value)

@@ -35,7 +35,7 @@ def run_eagerly(model: nn.Module, call: Callable[..., Tensor], batch: Mapping[st
     """Runs model and loss once, and leaves buffers and random numbers as they were."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             call(model, dict(batch))
     finally:
         with torch.no_grad():

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.parameter import is_lazy
 from torch._subclasses.fake_tensor import FakeTensor
 
 from . import autocast
-from .capture import Captured, capture, is_view
+from .analysis import Analysis, is_size
+from .capture import Call, Captured, capture, is_view, quiet
 from .chain import cut, dropouts_of
 from .check import TOLERANCE, rows
 from .check import check as check_directory
@@ -22,12 +24,14 @@ from .devices import only_on_cpu
 from .directory import Assembler, Description, LayerSummary, Loss, new_directory, write
 from .dropout import KEYS, switched_off
 from .errors import ExportError
-from .labels import COUNTS, make_sum
+from .explain import run_eagerly
+from .labels import COUNTS, Counted, make_sum
 from .lengths import Dynamic, Lengths, dimensions, find_lengths, length_in, of_length, special_lengths
 from .losses import LossFunction, loss_call
 from .memory import has_memory
 from .polynomial import Polynomial, number
 from .precision import Masters, check_runs, check_types, in_bfloat16
+from .state import named_tensors, overlapping
 from .symbols import expression
 
 _MOST_CHECKED = 512  # of lengths that nobody asked for: attention takes their square
@@ -85,26 +89,33 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     if reduction not in ("mean", "sum"):
         raise ExportError(f"reduction is '{reduction}'", fix="Give 'mean' or 'sum'")
     autocast.refuse_around()
+    if torch.is_inference_mode_enabled():
+        raise ExportError("the export is called under torch.inference_mode()", fix="Call it outside: it needs gradients")
     _check_batch(sample_batch)
     check_types(model, dtype, keep_fp32, fused_loss, fast_products)
     call = loss_call(model, loss, sample_batch, dtype)
-    _check_devices(model)
+    _check_tensors(model)
     with_weights = weights and has_memory(model)
     places = dimensions(dynamic or {}, sample_batch)
     if places and sequence_length is not None:
         raise ExportError("sequence_length is given, and dynamic leaves it free", fix="Give one of the two")
+    in_one_place = overlapping(named_tensors(model))
     labels = _labels_per_sample(sample_batch, places) if labels_per_sample is None else number(labels_per_sample)
-    with (new_directory(Path(out), overwrite) as folder, switched_off(model, everything=not dropout) as zero,
-          _training(model), _contiguous(model),
+    with (torch.enable_grad(), new_directory(Path(out), overwrite) as folder,
+          switched_off(model, everything=not dropout) as zero, _training(model), _contiguous(model),
           in_bfloat16(model, keep_fp32) if dtype == "bf16" else contextlib.nullcontext(Masters()) as masters):
         if zero:
             report(f"not applied: {', '.join(zero)}")
-        if dtype != "fp32" and has_memory(model):
-            check_runs(model, call, sample_batch, dtype)
+        if has_memory(model):
+            _run_once(model, call, sample_batch, dtype)
         captured = capture(model, call, _batch_to_trace(model, sample_batch, places), places, sample_batch)
         if _has_empty_cache(captured):
             report("keys and values are copied behind those of an empty cache, of which training makes no use: "
                    "config.use_cache = False leaves it out")
+        frozen = Analysis(captured).frozen
+        if frozen:
+            report(f"not trained, for no gradient reaches them: {_listed(frozen)}")
+        captured.state.refuse_untied(in_one_place)
         for entry in captured.state.entries:
             if entry.master is None:
                 entry.master = masters.of(entry.tensor)
@@ -114,8 +125,8 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
             report(f"labels are not counted, each microbatch weighs the same: {reason}")
         described_loss = Loss(reduction, labels, fused=fused_loss) if counted is None else (
             Loss("sum", counted.per_sample, counted, fused_loss))
-        chain = cut(captured, model, find_cuts(model, cuts))
-        bounds = {**_found_bounds(captured), **(values_below or {})}
+        chain = cut(captured, model, find_cuts(model, cuts, frozen))
+        bounds = {**_found_bounds(captured, counted), **(values_below or {})}
         description = Description(name or type(model).__name__, bounds, described_loss, lengths or sequence_length,
                                   fast_products)
         written = Assembler(chain, description).assemble()
@@ -132,8 +143,12 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
             batches = [sample_batch]
             if lengths is not None:
                 batches += _of_other_lengths(sample_batch, places, captured, lengths, report)
-            report(str(check_directory(folder, model, call, batches, reduction, dropouts_of(chain),
-                                       _tolerance(dtype, captured) if tolerance is None else tolerance)))
+            found = check_directory(folder, model, call, batches, reduction, dropouts_of(chain),
+                                    _tolerance(dtype, captured) if tolerance is None else tolerance)
+            if not found.is_mean and not reason:
+                report(f"the loss of a batch is not the {reduction} of its samples' losses: each microbatch weighs the "
+                       "same, and micro_batch_size is part of the result")
+            report(str(found))
     return Path(out)
 
 
@@ -165,8 +180,13 @@ def _of_other_lengths(batch: Mapping[str, Tensor], places: Mapping[str, Sequence
 
 
 def _check_batch(batch: Mapping[str, Tensor]) -> None:
-    if not batch:
-        raise ExportError("the sample batch is empty", fix="Give tensors by name")
+    if not isinstance(batch, Mapping) or not batch:
+        what = "is empty" if isinstance(batch, Mapping) else f"is a {type(batch).__name__}"
+        raise ExportError(f"the sample batch {what}", fix="Give tensors by name")
+    for name, tensor in batch.items():
+        if not isinstance(tensor, Tensor):
+            raise ExportError(f"'{name}' of the sample batch is a {type(tensor).__name__}",
+                              fix=f"Give a tensor: torch.as_tensor(batch['{name}'])")
     for name in {KEYS, COUNTS}.intersection(batch):
         raise ExportError(f"the sample batch has '{name}', a name that exported models use themselves",
                           fix="Give it another name")
@@ -179,11 +199,28 @@ def _check_batch(batch: Mapping[str, Tensor]) -> None:
                           fix="Dimension 0 of each is the sample")
 
 
-def _check_devices(model: nn.Module) -> None:
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if isinstance(tensor, Tensor) and tensor.device.type != "cpu":
+def _check_tensors(model: nn.Module) -> None:
+    for name, tensor in named_tensors(model):
+        if is_lazy(tensor):
+            raise ExportError("the parameter or buffer has no shape before the model has run", name, "Call the model once "
+                              "before the export, with the inputs of the sample batch")
+        if tensor.layout != torch.strided:
+            raise ExportError(f"the tensor has the layout {tensor.layout}", name, "Make it a dense one: tensor.to_dense()")
+        if tensor.is_inference():
+            raise ExportError("the tensor was made under torch.inference_mode()", name, "Make the model outside of it")
+        if tensor.device.type != "cpu":
             raise ExportError(f"the tensor lies on the device '{tensor.device}'", name,
                               "Call model.cpu(); make models without memory inside harmony_export.without_memory()")
+
+
+def _run_once(model: nn.Module, call: Call, batch: Mapping[str, Tensor], dtype: str) -> None:
+    """Lets a model make what it makes in its first forward and keeps, such as tables in a cache, which tracing would
+    leave without numbers. Whether the model runs at all in fp32 is seen later, with more to say of it."""
+    if dtype != "fp32":
+        check_runs(model, call, batch, dtype)
+        return
+    with contextlib.suppress(Exception), quiet():
+        run_eagerly(model, call, rows(batch, 2))
 
 
 @contextlib.contextmanager
@@ -238,34 +275,40 @@ def _labels_per_sample(batch: Mapping[str, Tensor], places: Mapping[str, Sequenc
 # ---- What integers may be ----
 
 
-def _found_bounds(captured: Captured) -> dict[str, int]:
-    """Bounds of the inputs that are looked up in embeddings or are classes of a cross entropy."""
+def _found_bounds(captured: Captured, counted: Counted | None) -> dict[str, int]:
+    """Bounds of the inputs that are looked up in embeddings or are classes of a cross entropy. Of labels that are not
+    counted, or that more than the loss reads, those that do not count (-100) would be out of bounds in a job."""
     bounds: dict[str, int] = {}
     for node, source in captured.sources.items():
         if source.kind == "input" and not node.meta["val"].is_floating_point():
-            found = _bounds_by_use(node)
+            readers = list(_readers(node))
+            found = [int(_tensor(reader.args[0]).shape[0]) for reader, read in readers
+                     if reader.target is aten.embedding.default and reader.args[1] is read]
+            if counted is not None and counted.input == source.index and [reader for reader, _ in readers] == [captured.loss]:
+                scores = _tensor(captured.loss.args[0])
+                found.append(int(scores.shape[min(1, scores.dim() - 1)]))
             if found:
                 bounds[captured.input_names[source.index]] = min(found)
     return bounds
 
 
-def _bounds_by_use(node: fx.Node) -> list[int]:
-    found: list[int] = []
+def _readers(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """What reads the numbers of a node, and which view of it."""
     for user in node.users:
-        if user.target is aten.embedding.default and user.args[1] is node:
-            found.append(int(_tensor(user.args[0]).shape[0]))
-        elif user.target in (aten.cross_entropy_loss.default, aten.nll_loss_nd.default) and user.args[1] is node:
-            scores = _tensor(user.args[0])
-            found.append(int(scores.shape[min(1, scores.dim() - 1)]))
-        elif user.op == "call_function" and is_view(user) and user.args[0] is node:
-            found += _bounds_by_use(user)
-    return found
+        if user.op == "call_function" and is_view(user) and user.args[0] is node:
+            yield from _readers(user)
+        elif not is_size(user):
+            yield user, node
 
 
 def _tensor(node: Any) -> Tensor:
     value = node.meta["val"]
     assert isinstance(value, Tensor)
     return value
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _table(summaries: list[LayerSummary]) -> Iterator[str]:

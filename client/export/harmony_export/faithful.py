@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch._meta_registrations as meta_registrations
+import torch.nn.functional as functional
 import torch.utils.checkpoint as checkpoint
 from torch import Tensor
 from torch._C import DispatchKey
@@ -32,7 +33,7 @@ def tracing() -> Iterator[None]:
     """All circumstances together."""
     with (_convolutions_independent_of_samples(), _composites_of_eager(), _grouped_products_in_float32(),
           _upsampling_backwards_of_any_size(), _transformers_as_in_eager(), without_checkpoints(),
-          _lengths_of_tensors()):
+          _lengths_of_tensors(), _cross_entropies_of_probabilities()):
         yield
 
 
@@ -51,6 +52,35 @@ def _lengths_of_tensors() -> Iterator[None]:
         return original(value)
 
     with _replaced(builtins, "len", length):
+        yield
+
+
+# ---- Cross entropies ----
+
+
+@contextlib.contextmanager
+def _cross_entropies_of_probabilities() -> Iterator[None]:
+    """Where labels are probabilities, the operator divides by a plain number of samples, which would fix it: the
+    operations that it consists of do not."""
+    original = functional.cross_entropy
+
+    def run(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
+            ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean",
+            label_smoothing: float = 0.0) -> Tensor:
+        if not target.is_floating_point() or size_average is not None or reduce is not None:
+            return original(input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
+        dimension = min(1, input.dim() - 1)
+        classes = input.shape[dimension]
+        if label_smoothing > 0:
+            target = target * (1 - label_smoothing) + label_smoothing / classes
+        terms = functional.log_softmax(input, dimension, dtype=input.dtype) * target
+        if weight is not None:
+            terms = terms * weight.view([classes if i == dimension else 1 for i in range(input.dim())])
+        if reduction == "none":
+            return -terms.sum(dimension)
+        return -terms.sum() if reduction == "sum" else -terms.sum() / (input.numel() // classes)
+
+    with _replaced(functional, "cross_entropy", run):
         yield
 
 

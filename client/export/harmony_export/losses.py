@@ -66,6 +66,13 @@ def _named_loss(name: str, result: Any, labels: Tensor) -> Tensor:
         output = output.float()  # losses are float32
     if name == "cross_entropy" and output.dim() > 2 and output.shape[:-1] == labels.shape:
         # Classes last, as sequence models have them.
+        # Where the length is free, sizes that are equal in one batch say nothing: the traced ones do.
+        is_fixed = [isinstance(size, int) for size in output.shape] == [False] + [True] * (output.dim() - 1)
+        if is_fixed and output.shape[2:] == labels.shape[1:]:
+            raise ExportError(f"the model returns {_described(output)}, of which dimension 1 may count the classes as well "
+                              "as the last one", fix="Give the loss as a function: lambda result, batch: "
+                              "functional.cross_entropy(result, batch['labels']) has the classes in dimension 1, that of "
+                              "result.flatten(0, -2) and batch['labels'].flatten() in the last one")
         output, labels = output.flatten(0, -2), labels.flatten()
     value = getattr(functional, name)(output, labels)
     assert isinstance(value, Tensor)

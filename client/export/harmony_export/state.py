@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .errors import ExportError
 
@@ -52,7 +54,8 @@ class Parameter:
         return self.role == "trained" and self.tensor.dim() >= 2
 
 
-def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All parameters and buffers, under each of their names."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 
@@ -65,7 +68,7 @@ class State:
         self._index: dict[str, int] = {}
         in_file = set(_state_dict_names(model))
         by_tensor: dict[int, int] = {}
-        for name, tensor in _named_tensors(model):
+        for name, tensor in named_tensors(model):
             index = by_tensor.setdefault(id(tensor), len(self.entries))
             self._index[name] = index
             if index < len(self.entries):
@@ -85,6 +88,23 @@ class State:
     def index_of(self, name: str) -> int:
         """The position in `entries` of a parameter or buffer."""
         return self._index[name]
+
+    def has(self, entry: Parameter) -> bool:
+        """Whether an entry is a parameter or a buffer of the model, rather than a constant."""
+        return entry.name in self._index
+
+    def refuse_untied(self, overlapping_names: Iterable[tuple[str, str]]) -> None:
+        """Refuses different tensors in the same memory where training or the forward changes one of them: here each has
+        memory of its own. Constants of the code are looked at besides the names that are given."""
+        entries = {name: self.entries[index] for name, index in self._index.items()}
+        constants = {entry.name: entry for entry in self.entries if not self.has(entry)}
+        named = {**entries, **constants}
+        found = overlapping((name, entry.tensor) for name, entry in named.items()) if constants else []
+        for one, other in [*overlapping_names, *found]:
+            if {named[one].role, named[other].role} != {"fixed"}:
+                raise ExportError(f"it shares memory with {other}, and training would change one of them only", one,
+                                  "Make them one parameter (head.weight = embedding.weight), or compute what is read of it "
+                                  "in the forward")
 
     def add_constant(self, tensor: Tensor) -> int:
         """A tensor that the model's code made while it was traced."""
@@ -106,10 +126,39 @@ def _state_dict_names(model: nn.Module) -> Iterator[str]:
         yield name
 
 
+def overlapping(named: Iterable[tuple[str, Tensor]]) -> list[tuple[str, str]]:
+    """Pairs of names of different tensors that have elements in the same memory."""
+    spans: dict[int, list[tuple[int, int, str, Tensor]]] = {}
+    for name, tensor in named:
+        if isinstance(tensor, FakeTensor) or tensor.numel() == 0:
+            continue
+        begin = tensor.data_ptr()
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+        spans.setdefault(tensor.untyped_storage().data_ptr(), []).append(
+            (begin, begin + reach * tensor.element_size(), name, tensor))
+    pairs = []
+    for inside in spans.values():
+        inside.sort(key=lambda span: span[:2])
+        for position, (begin, end, name, tensor) in enumerate(inside):
+            followers = itertools.takewhile(lambda span: span[0] < end, inside[position + 1:])
+            pairs += [(name, span[2]) for span in followers if span[3] is not tensor and _share(tensor, span[3])]
+    return pairs
+
+
+def _share(one: Tensor, other: Tensor) -> bool:
+    """Whether tensors of one storage have an element in common, as halves of a matrix's rows have not."""
+    if one.element_size() != other.element_size():
+        return True
+    begin = min(one.storage_offset(), other.storage_offset())
+    taken = torch.zeros(one.untyped_storage().nbytes() // one.element_size() - begin, dtype=torch.bool)
+    taken.as_strided(one.shape, one.stride(), one.storage_offset() - begin).fill_(True)
+    return bool(taken.as_strided(other.shape, other.stride(), other.storage_offset() - begin).any())
+
+
 def _role(name: str, tensor: Tensor) -> Role:
     dtype_name(tensor.dtype, name)
     if not (isinstance(tensor, nn.Parameter) and tensor.requires_grad):
         return "fixed"
-    if tensor._backward_hooks:
+    if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
         raise ExportError("the parameter has a hook on its gradient", name, "Remove the hook")
     return "trained"

@@ -15,7 +15,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from .directory import COPIED
-from .dropout import set_to_zero
+from .dropout import names_of, set_to_zero
 from .errors import ExportError
 from .memory import without_memory
 
@@ -44,13 +44,14 @@ class Task:
 def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | None = None, seed: int = 0,
                  pretrained: bool = False, fake: bool = False, attention: str | None = None,
                  attention_mask: bool = False, dropout: bool = True, any_length: bool = False,
-                 narrow: bool = False) -> Task:
+                 narrow: bool = False, report: Callable[[str], None] = print) -> Task:
     """A model of transformers: `source` is a local directory, a name of the Hugging Face hub whose files are in the local
     cache, or a configuration. Without `pretrained` its weights
     are drawn anew from the seed; with `fake` they take no memory and are not written. `attention` is transformers'
     implementation of it, such as "sdpa" or "eager"; with `attention_mask` it is told which tokens are there. Without
     `dropout` nothing is dropped. With `any_length` the length of sequences is free, up to the model's longest.
-    `narrow` says that it will be exported in bf16: what transformers keeps in fp32 then is named."""
+    `narrow` says that it will be exported in bf16: what transformers keeps in fp32 then is named. `report` is told what
+    the configuration asks for and no export applies, such as stochastic depth."""
     transformers = _import("transformers", "Install transformers to export its models")
     if task not in TASKS:
         raise ExportError(f"the task '{task}' is not known", fix=f"Give one of {', '.join(TASKS)}")
@@ -67,9 +68,10 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
     if folder is not None:
         with _faults_of(f"{folder / 'config.json'}", "Give the directory of a model that this version of transformers knows"):
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    for part in (config, *vars(config).values()):
-        if isinstance(part, transformers.PretrainedConfig):
-            set_to_zero(part, everything=not dropout)
+    parts = [part for part in (config, *vars(config).values()) if isinstance(part, transformers.PretrainedConfig)]
+    zero = names_of([change for part in parts for change in set_to_zero(part, everything=not dropout)])
+    if zero and dropout:
+        report(f"not applied: {', '.join(zero)}")
     config.use_cache = False
     if attention is not None:
         config._attn_implementation = attention
