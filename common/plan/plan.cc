@@ -433,12 +433,14 @@ Indices ReferencesOf(const model::ModelSpec& model, model::LayerRange layers) {
 
 Indices BlocksOf(const model::ModelSpec& model, model::LayerRange layers, bool backward) {
   Indices blocks;
-  for (int reference : ReferencesOf(model, layers)) {
-    if (backward && !model.references[reference].needed_in_backward) continue;
-    const int block = model.references[reference].block;
-    const bool known = model.blocks[block].tied() &&
-                       std::find(blocks.begin(), blocks.end(), block) != blocks.end();
-    if (!known) blocks.push_back(block);
+  for (int layer = layers.first; layer <= layers.last; ++layer) {
+    for (const int reference : model.layers[layer].references) {
+      if (backward && !model.references[reference].needed_in_backward) continue;
+      const int block = model.references[reference].block;
+      const bool known = model.blocks[block].tied() &&
+                         std::find(blocks.begin(), blocks.end(), block) != blocks.end();
+      if (!known) blocks.push_back(block);
+    }
   }
   return blocks;
 }

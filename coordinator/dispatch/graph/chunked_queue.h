@@ -20,7 +20,7 @@ class ChunkedQueue {
   T& front() { return (*this)[0]; }
   T& back() { return (*this)[size_ - 1]; }
 
-  void push_back(T value) {
+  void push_back(T&& value) {
     if (begin_ + size_ == chunks_.size() * kChunk) {
       if (spare_ == nullptr) spare_ = std::make_unique<T[]>(kChunk);
       chunks_.push_back(std::move(spare_));

@@ -10,7 +10,7 @@ const GroupExecution& WorkGraph::ConsumerOf(const Node& send) const {
       execution(send.execution).positions[static_cast<size_t>(send.position)].consumer);
 }
 
-NodeId WorkGraph::Add(Node node) {
+NodeId WorkGraph::Add(Node&& node) {
   const NodeId id = first_node_ + static_cast<NodeId>(nodes_.size());
   queues_[node.queue].push_back(id);
   nodes_.push_back(std::move(node));

@@ -166,7 +166,7 @@ class WorkGraph {
   const GroupExecution& ConsumerOf(const Node& send) const;
 
   // Appends to the node's queue.
-  NodeId Add(Node node);
+  NodeId Add(Node&& node);
   int64_t AddExecution(GroupExecution execution);
   void AddDep(NodeId id, NodeId dep) {
     if (dep != kNoNode) node(id).deps.push_back(dep);

@@ -382,17 +382,19 @@ int Generation::PeerOf(const Node& node) const {
 }
 
 Nanos Generation::DurationOf(const Node& node, Users& users) {
-  const SumEdge edge = node.kind == NodeKind::kCompute
-                           ? EdgeOf(plan_, graph_.execution(node.execution), node.position)
-                           : SumEdge::kNone;
+  const GroupExecution* const execution =
+      node.execution >= 0 ? &graph_.execution(node.execution) : nullptr;
+  const SumEdge edge =
+      node.kind == NodeKind::kCompute ? EdgeOf(plan_, *execution, node.position) : SumEdge::kNone;
   const int peer = PeerOf(node);
-  const Nanos* known = durations_.Find(node, edge, peer);
+  const Nanos* const known =
+      execution == nullptr ? nullptr : durations_.Find(node, *execution, edge, peer);
   if (known != nullptr && !TraitsOf(node.kind).shares_arena) return *known;
   command::Command command;
   WriteHead(node, users, command);
   if (known != nullptr) return *known;
   const Nanos duration = job_.costs.Duration(command);
-  durations_.Remember(node, edge, peer, duration);
+  if (execution != nullptr) durations_.Remember(node, *execution, edge, peer, duration);
   return duration;
 }
 
