@@ -92,8 +92,9 @@ absl::Status WriteManifest(const std::string& directory, CheckpointManifest mani
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    std::error_code ignored;
-    if (name == kManifestName || !entry->is_regular_file(ignored)) continue;
+    const bool regular = entry->is_regular_file(error);
+    if (error) break;
+    if (name == kManifestName || !regular) continue;
     HARMONY_ASSIGN_OR_RETURN(CheckpointManifest::FileEntry file,
                              Describe(directory, name, cancelled));
     manifest.files.push_back(std::move(file));
@@ -153,7 +154,7 @@ absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory
   return manifest;
 }
 
-std::vector<int64_t> ListCheckpoints(const std::string& output_dir) {
+absl::StatusOr<std::vector<int64_t>> ReadCheckpoints(const std::string& output_dir) {
   std::vector<int64_t> steps;
   std::error_code error;
   for (fs::directory_iterator entry(output_dir, error), end; !error && entry != end;
@@ -166,8 +167,13 @@ std::vector<int64_t> ListCheckpoints(const std::string& output_dir) {
       steps.push_back(step);
     }
   }
+  if (error) return ErrnoStatus(error.value(), "list", output_dir);
   std::sort(steps.rbegin(), steps.rend());
   return steps;
+}
+
+std::vector<int64_t> ListCheckpoints(const std::string& output_dir) {
+  return ReadCheckpoints(output_dir).value_or(std::vector<int64_t>());
 }
 
 absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit, int64_t keep_step) {

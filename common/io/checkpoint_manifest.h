@@ -42,7 +42,7 @@ absl::Status WriteManifest(const std::string& directory, CheckpointManifest mani
 // DataLoss when the manifest cannot be read or parsed; names the file.
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& directory);
 
-// Which checkpoint it is, whatever its path: its step and a checksum of all that the manifest says.
+// Which checkpoint it is, whatever its path: its step, and a checksum of its keys and its files'.
 std::string IdentityOf(const CheckpointManifest& manifest);
 
 // Reads the manifest and every file; DataLoss names the one that is missing, cut or damaged.
@@ -53,6 +53,8 @@ absl::StatusOr<CheckpointManifest> VerifyNamedCheckpoint(const std::string& path
 
 // Steps of the checkpoint directories there are, newest first; nothing is opened.
 std::vector<int64_t> ListCheckpoints(const std::string& output_dir);
+// The same of a folder that must be there: as ErrnoStatus, when it cannot be listed.
+absl::StatusOr<std::vector<int64_t>> ReadCheckpoints(const std::string& output_dir);
 
 // Removes all but the newest `limit` (0 or less: keeps all) and that of `keep_step`, which may be
 // older than damaged ones.

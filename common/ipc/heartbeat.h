@@ -67,6 +67,8 @@ class Heartbeat {
   // table's header does not fit. Call once.
   static absl::StatusOr<Heartbeat> Inherited();
 
+  // A launcher watches.
+  bool watched() const { return cell_ != nullptr; }
   void Beat() {
     if (cell_ != nullptr) cell_->beats.fetch_add(1, std::memory_order_relaxed);
   }

@@ -213,12 +213,12 @@ absl::Status Segment::AllocateJob(const SegmentJob& job) {
     return absl::InvalidArgumentError("job id or description too long for the shared segment");
   }
   if (job.record_count > record_capacity() || job.cursor_count > cursor_capacity()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return absl::InvalidArgumentError(absl::StrCat(  // waiting brings no more of what is fixed
         "the job needs ", job.record_count, " object records and ", job.cursor_count,
         " update cursors, the segment has ", record_capacity(), " and ", cursor_capacity()));
   }
   if (job.extent > arena_size()) {
-    return absl::ResourceExhaustedError(
+    return absl::InvalidArgumentError(
         absl::StrCat("the job needs ", FormatBytesExact(job.extent),
                      " of host memory, the arena has ", FormatBytesExact(arena_size()), ": ",
                      FormatBytesExact(job.extent - arena_size()), " are missing (host_memory)"));

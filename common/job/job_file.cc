@@ -321,6 +321,10 @@ absl::StatusOr<JobFile> ReadJobFile(absl::string_view text, const std::string& p
       return IsMissing(path, name);
     }
     JobValue& value = is_set ? set[name] : values[name];
+    if (key.type == JobKey::Type::kPath && absl::StartsWith(value.text, "~/")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          value.origin, ": ", name, ": ~ stands for no folder here; write the whole path"));
+    }
     const bool relative = Resolve(key, is_set ? set_folder : file_folder, value);
     if (relative && overrides.absolute_paths_only) return IsRelative(name, value);
     HARMONY_RETURN_IF_ERROR(key.read(key, value, file.job));

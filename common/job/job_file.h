@@ -49,7 +49,7 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
 
 // ---- Canonical texts ----
 
-// The keys that determine a run's result, one "key: value" a line, sorted by key. A checkpoint and
+// The keys that determine a run's result, one "key: value" a line. A checkpoint and
 // output_dir/run.json keep this text. Taken of the job as parsed: `micro_batch_size: auto` and
 // `virtual_replicas: auto` stay `auto`, whatever they were resolved to.
 // A run that began from a checkpoint has its JobSpec::begun_from as `resume_from_checkpoint`.

@@ -39,6 +39,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& endpoint) {
     return grpc::CreateCustomChannel(SocketTarget(endpoint.socket_path),
                                      grpc::InsecureChannelCredentials(), arguments);
   }
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMillis);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
   grpc::SslCredentialsOptions tls;
   tls.pem_root_certs = endpoint.tls.ca;
   tls.pem_cert_chain = endpoint.tls.certificate;

@@ -140,6 +140,7 @@ void Coordinator::StartNext() {
   if (!unseen.empty() && HoldsAnotherJob(*segment_, *next)) return ReportAwaited(*next, unseen);
   DropRun();
   current_ = next->number;
+  begin_tries_.Succeeded();  // those of the job before
   if (next->started_at.empty()) next->started_at = UtcTimeStamp();
   SetState(*next, store::JobState::kStarting);
   Prepare(*next);
@@ -266,21 +267,31 @@ void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
 }
 
 void Coordinator::CannotBegin(store::JobRecord& record, const absl::Status& status, bool held) {
-  const bool trained = held || record.completed_steps > 0;
-  const runner::Verdict verdict =
-      runner::VerdictOf(status, trained ? runner::FailedAt::kTraining : runner::FailedAt::kStart);
-  // What is missing was there when the job was admitted: a disk that is not mounted yet, say.
-  if (!held && verdict != runner::Verdict::kWait && !absl::IsNotFound(status)) {
-    Fail(record, status);
-    return BeginRelease();
+  if (!held) {
+    if (record.stop != store::StopIntent::kNone || terminated_) {
+      SettleStopped(record);
+      return BeginRelease();
+    }
+    // What is missing was there when the job was admitted: a disk that is not mounted yet, say.
+    const bool waits =
+        absl::IsNotFound(status) ||
+        runner::VerdictOf(status, runner::FailedAt::kStart) == runner::Verdict::kWait;
+    if (!waits) {
+      Fail(record, status);
+      return BeginRelease();
+    }
+    // Where it begins is chosen anew, by what is there then. No process knows of it yet.
+    if (const absl::Status released = segment_->ReleaseJob(); !released.ok()) {
+      spdlog::error("event=release_failed reason=\"{}\"", released.ToString());
+    }
   }
   ForgetRun();
   output_locks_.erase(record.number);  // what is there now may not be what is there then
   phase_ = Phase::kPutOff;
   const Nanos pause = begin_tries_.Failed(Now());
-  registry_.Report(
-      record, absl::StrCat(status.message(), trained ? runner::kWaitsAndKeeps : ": the job waits",
-                           "; ", runner::NextTryText(pause)));
+  registry_.Report(record,
+                   absl::StrCat(status.message(), held ? runner::kWaitsAndKeeps : ": the job waits",
+                                "; ", runner::NextTryText(pause)));
   SetState(record, store::JobState::kWaiting);
   NotifyWatchers(Now());
 }

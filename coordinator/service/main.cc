@@ -103,6 +103,7 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
                            runtime::ReadProcessEnvironment());
   HARMONY_RETURN_IF_ERROR(runtime::DieWithParent(environment.parent_pid));
   HARMONY_ASSIGN_OR_RETURN(ipc::Heartbeat heartbeat, ipc::Heartbeat::Inherited());
+  const bool supervised = heartbeat.watched();
   ServerOptions served = options.server;
   HARMONY_ASSIGN_OR_RETURN(served.socket_path, rpc::ResolveSocketPath(served.socket_path));
   const std::string& socket = served.socket_path;
@@ -142,7 +143,10 @@ absl::Status Serve(const Options& options, runtime::TerminationSignals& signals)
   spdlog::info("event=stopping signal={}", signal);
   pulse.Stopping();
   mailbox.Post([&] { coordinator.Terminate([&] { signals.RequestStop(); }); });
-  signals.Wait();   // done, or told to hurry
+  // Done, or told to hurry. A launcher does that with SIGKILL; its SIGTERM may come after one that
+  // the whole group of processes got, as when a machine or a batch system ends.
+  while (signals.Wait() != 0 && supervised) {
+  }
   mailbox.Close();  // nobody waits for an answer any more
   server.reset();
   loop.join();

@@ -416,11 +416,13 @@ class MissingFilesTest(Outside):
 
 
     def test_queued_jobs_whose_outputs_are_not_there_yet_begin_when_they_are(self):
-        expected = self.reference()
+        expected = self.reference(max_steps=12)
         outputs = self.dir / "outputs"
         outputs.mkdir()
         before, _ = self.job("before", **ENDLESS)
-        job, out = self.job("later", output_dir=str(outputs / "out"))
+        job, out = self.job("later", output_dir=str(outputs / "out"), max_steps=4)
+        self.harmony("run", job, "--devices", DEVICE)
+        self.job("later", output_dir=str(outputs / "out"), max_steps=12)
         self.up("--devices", DEVICE)
         other, job_id = self.submit(before), self.submit(job)
         outputs.rename(self.dir / "unmounted")
@@ -431,6 +433,7 @@ class MissingFilesTest(Outside):
         (self.dir / "unmounted").rename(outputs)
         self.harmony("resume", job_id)
         self.harmony("watch", job_id)
+        self.assertIn(f"resuming from {out}/checkpoint-4", self.harmony("logs", job_id).stdout)
         self.check(out, expected)
 
 

@@ -24,7 +24,6 @@ constexpr int kMostThreads = 40;  // of a peer; each call has one
 constexpr size_t kMostMemory = 64 << 20;
 constexpr int kMostMetadataBytes = 16 << 10;
 // So that a remote machine which is gone keeps no connection.
-constexpr int kKeepaliveMillis = 60'000, kKeepaliveTimeoutMillis = 20'000;
 // Certificates that were renewed are in use then, without a restart.
 constexpr unsigned kSecondsBetweenLooksAtFiles = 10;
 
@@ -149,8 +148,11 @@ absl::StatusOr<std::unique_ptr<PeerServer>> PeerServer::Start(const PeerServerOp
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
   if (remote) {
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMillis);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, rpc::kKeepaliveMillis);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, rpc::kKeepaliveTimeoutMillis);
+    // A client that asks whether this server is there is no nuisance.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               rpc::kKeepaliveMillis / 2);
   }
   for (grpc::Service* const service : options.services) builder.RegisterService(service);
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;

@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kOrigin[] = "resume_from_checkpoint (";  // how the difference begins, DifferingKeys
+
 // Something that only training leaves: a line of progress, a checkpoint, or the end.
 bool HasTracesOfARun(const std::string& output_dir) {
   std::error_code error;  // what cannot be looked at is there
@@ -49,12 +51,16 @@ bool IsInside(const std::string& path, const fs::path& folder) {
 }
 
 absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::string& result_keys) {
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return io::ErrnoStatus(error ? error.value() : ENOENT, "resume_from_checkpoint", path);
+  }
   HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyNamedCheckpoint(path));
   HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(manifest.resolved), path);
   StartPoint start{path, manifest.step, {}};
   std::vector<std::string> keys = job::DifferingKeys(manifest.result_keys, result_keys);
   std::erase_if(keys, [](const std::string& key) {
-    return absl::StartsWith(key, "resume_from_checkpoint (");  // this very one
+    return absl::StartsWith(key, kOrigin);  // this very one
   });
   if (!keys.empty()) {
     start.notes.push_back(
@@ -134,6 +140,9 @@ absl::StatusOr<OutputDirState> InspectOutputDir(const job::JobSpec& job,
     // One that never got anywhere: its job file was mended, say.
     if (!HasTracesOfARun(output_dir)) return state;
     why = absl::StrCat("holds another run; ", goes_on.message());
+    if (keys.size() == 1 && absl::StartsWith(keys[0], kOrigin)) {
+      absl::StrAppend(&why, "; to go on with that, leave resume_from_checkpoint out");
+    }
   } else if (!absl::IsNotFound(run.status())) {
     why = absl::StrCat("holds a run whose description cannot be read: ", run.status().message());
   } else if (HasTracesOfARun(output_dir)) {
@@ -226,7 +235,8 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
     const absl::StatusOr<io::CheckpointManifest> manifest = io::ReadManifest(named);
     if (manifest.ok()) least = manifest->step;
   }
-  for (int64_t step : io::ListCheckpoints(job.output_dir)) {
+  HARMONY_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, io::ReadCheckpoints(job.output_dir));
+  for (int64_t step : steps) {
     if (step < least) break;
     const std::string path = io::JoinPath(job.output_dir, io::CheckpointName(step));
     const absl::StatusOr<io::CheckpointManifest> manifest = io::VerifyCheckpoint(path);
@@ -242,6 +252,12 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
       return start;
     }
   }
+  if (!names && !job.begun_from.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "output_dir ", job.output_dir, " has no whole checkpoint, and its run did not begin with ",
+        "its init, but with another run's checkpoint (", job.begun_from,
+        "): give that as resume_from_checkpoint"));
+  }
   if (!names) return start;
   HARMONY_ASSIGN_OR_RETURN(StartPoint at_named, StartAtNamed(named, result_keys));
   at_named.notes.insert(at_named.notes.begin(), start.notes.begin(), start.notes.end());
@@ -252,17 +268,23 @@ absl::StatusOr<std::string> OriginOf(const job::JobSpec& job) {
   const std::string& named = job.resume_from_checkpoint;
   if (named == "auto" || named == "none") {
     const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
+    if (!run.ok()) return "";
     // A run without a checkpoint would begin with `init`, and not where it began.
-    const bool goes_on = named == "none" || !io::ListCheckpoints(job.output_dir).empty();
-    return run.ok() && goes_on ? job::BegunFrom(run->result_keys) : "";
+    const bool goes_on =
+        named == "none" || run->finished || !io::ListCheckpoints(job.output_dir).empty();
+    return goes_on ? job::BegunFrom(run->result_keys) : "";
   }
   const absl::StatusOr<io::CheckpointManifest> manifest = io::ReadManifest(named);
+  if (!manifest.ok()) {  // of a run that has ended since, nobody needs it
+    const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
+    if (run.ok() && run->finished) return job::BegunFrom(run->result_keys);
+  }
   if (!manifest.ok()) {
     absl::Status status = io::VerifyNamedCheckpoint(named).status();
     return absl::InvalidArgumentError(absl::StrCat(
         "resume_from_checkpoint: ", status.ok() ? manifest.status().message() : status.message()));
   }
-  // What a run with these keys has come to, this one would have come to itself.
+  // What a run with these keys, of the same data, has come to, this one would have come to itself.
   job::JobSpec same = job;
   same.begun_from = job::BegunFrom(manifest->result_keys);
   const bool own =

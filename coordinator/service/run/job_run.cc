@@ -161,9 +161,9 @@ void JobRun::OnJobReady(const Member& member, int code, const std::string& messa
   if (code != 0) {
     const absl::Status status(static_cast<absl::StatusCode>(code),
                               absl::StrCat(DebugString(member.id), ": ", message));
-    const bool trained = HoldsSteps() || setup_.start.first_step > 0;
-    if (runner::VerdictOf(status, trained ? runner::FailedAt::kTraining
-                                          : runner::FailedAt::kStart) != runner::Verdict::kWait) {
+    if (runner::VerdictOf(status,
+                          HoldsSteps() ? runner::FailedAt::kTraining : runner::FailedAt::kStart) !=
+        runner::Verdict::kWait) {
       return End(status);
     }
     return SetUpLater(member, status);
@@ -224,13 +224,15 @@ void JobRun::WatchForMissing(Nanos now) {
     return End(absl::OkStatus());
   }
   // One that is there may be pinning the arena.
-  const bool there = !awaited.empty() && members_->Find(awaited.front()) != nullptr;
+  const auto missed = absl::c_find_if(
+      awaited, [&](const runner::ProcessId& id) { return members_->Find(id) == nullptr; });
+  const bool there = missed == awaited.end();
   const Nanos deadline = Gathering::kDeadline + (there ? longest_pinning_ : Nanos());
   const bool late = now - since > deadline;
   if (late == misses_process_) return;
   if (late) {
     const std::string missing =
-        absl::StrCat(DebugString(awaited.front()),
+        absl::StrCat(DebugString(there ? awaited.front() : *missed),
                      there ? " has not taken the job up in " : " has not been there for ",
                      FormatDuration(deadline), "; its log says why");
     if (!HoldsSteps()) return End(absl::DeadlineExceededError(missing));

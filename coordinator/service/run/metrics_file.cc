@@ -99,25 +99,26 @@ struct Kept {
 absl::StatusOr<Kept> Scan(const io::File& file, int64_t size, int64_t last_step_kept) {
   LinesFromEnd lines(file, size);
   Kept kept;
-  for (bool last = true;; last = false) {
+  int64_t damaged = 0;
+  for (;;) {
     HARMONY_ASSIGN_OR_RETURN(const std::optional<absl::string_view> line, lines.Next());
-    if (!line) return kept;
+    if (!line) break;
     const std::optional<int64_t> step = StepOf(*line);
     if (!step) {
-      // The last line may have been torn by a power loss, with its end but without its middle.
-      if (last) continue;
-      return absl::DataLossError(
-          absl::StrCat(file.path(), ": the line that ends at byte ", lines.line_end(),
-                       " is damaged; it is not known whether step ", last_step_kept,
-                       " comes before it: remove it, or the file"));
-    }
-    if (*step <= last_step_kept) {
+      // A loss of power may have torn any of the last lines: with its end, but without its middle.
+      damaged = lines.line_end();
+    } else if (*step <= last_step_kept) {
       kept.bytes = lines.line_end();
       kept.last_step = *step;
       return kept;
+    } else if (kept.last_step_cut == 0) {
+      kept.last_step_cut = *step;
     }
-    if (kept.last_step_cut == 0) kept.last_step_cut = *step;
   }
+  if (damaged == 0 || last_step_kept == 0) return kept;
+  return absl::DataLossError(absl::StrCat(file.path(), ": the line that ends at byte ", damaged,
+                                          " is damaged, and none of a step up to ", last_step_kept,
+                                          " is whole: remove that line, or the file"));
 }
 
 }  // namespace

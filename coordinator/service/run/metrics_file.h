@@ -17,8 +17,7 @@ class MetricsFile {
  public:
   // Makes the file when it is missing, and locks it: FailedPrecondition when another run has it
   // open (for more than a moment: one that was killed may be ending). Keeps lines of steps up to
-  // `last_step_kept` (counted from 1). DataLoss when a line behind those, but the last one, is no
-  // object with a "step".
+  // `last_step_kept` (counted from 1). DataLoss when lines are damaged, and none of those is whole.
   static absl::StatusOr<MetricsFile> Open(const std::string& path, int64_t last_step_kept);
 
   // The last step there is a line of; 0: none.

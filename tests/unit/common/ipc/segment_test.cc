@@ -158,7 +158,7 @@ TEST(SegmentTest, AJobTooLargeIsToldByHowMuch) {
   SegmentJob job = MakeJob();
   job.extent = segment.arena_size() + MiB(3);
   const absl::Status status = segment.AllocateJob(job);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("3.00 MiB (3145728 B) are missing"));
   EXPECT_FALSE(segment.ReadJob().ok());
 }

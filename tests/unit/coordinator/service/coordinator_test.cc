@@ -97,6 +97,25 @@ TEST_F(SuccessorTest, AJobWhoseOutputIsNotThereYetWaitsForIt) {
   EXPECT_TRUE(waited);
 }
 
+TEST_F(SuccessorTest, AJobThatWaitsToBeginCanBeCancelledAndStopsNobody) {
+  output_ = dir_.File("mounted later");
+  Succeed(/*jobs=*/2);
+  bool cancelled = false, stopped = false;
+  const auto& jobs = coordinator_->registry().jobs();
+  mailbox_.Run(std::chrono::milliseconds(1), [&] {
+    coordinator_->OnTick();
+    if (!cancelled && state() == store::JobState::kWaiting) {
+      cancelled = coordinator_->Cancel("job-1").ok();
+    }
+    if (!stopped && jobs.at(2).state == store::JobState::kWaiting) {
+      stopped = true;
+      coordinator_->Terminate([&] { mailbox_.Close(); });
+    }
+  });
+  EXPECT_EQ(jobs.at(1).state, store::JobState::kCancelled);
+  EXPECT_EQ(jobs.at(2).state, store::JobState::kQueued);
+}
+
 // Killed between the end of a job and the release of its memory, and nothing else to do.
 TEST_F(SuccessorTest, WhatAnEndedJobLeftIsGivenBack) {
   LeaveAJob();

@@ -290,6 +290,15 @@ TEST_F(OutputDirTest, ARunKnowsTheCheckpointThatItBeganWith) {
   EXPECT_EQ(ChooseStartPoint(job_, keys)->checkpoint, elsewhere + "/checkpoint-4");
   MakeCheckpoint(6, keys);
   EXPECT_EQ(ChooseStartPoint(job_, keys)->checkpoint, out_ + "/checkpoint-6");
+  job_.resume_from_checkpoint = "auto";
+  std::ofstream(out_ + "/checkpoint-6/data") << "Content";
+  std::ofstream(out_ + "/checkpoint-3/data") << "Content";
+  EXPECT_THAT(std::string(ChooseStartPoint(job_, keys).status().message()),
+              HasSubstr("with another run's checkpoint (step 4, checksum "))
+      << "not with init";
+  std::ofstream(out_ + "/checkpoint-6/data") << "content";
+  std::ofstream(out_ + "/checkpoint-3/data") << "content";
+  job_.resume_from_checkpoint = elsewhere + "/checkpoint-4";
   EXPECT_TRUE(ChooseStartPoint(job_, keys)->notes.empty());
   // One of its own, by name, is meant.
   job_.resume_from_checkpoint = out_ + "/checkpoint-3";
