@@ -86,8 +86,9 @@ int Fail(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
-void PrintFinishedBefore() {
-  printf(
+void PrintFinishedBefore(FILE* to) {
+  fprintf(
+      to,
       "this very run has finished before: its model is in final/ of its output_dir; nothing to do "
       "(--overwrite trains it again)\n");
 }

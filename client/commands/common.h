@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -78,7 +79,7 @@ void FailInJson();
 void LogToStderr(const std::string& name);
 
 // Says that there is nothing left to do for a job.
-void PrintFinishedBefore();
+void PrintFinishedBefore(FILE* to);
 
 // Prints it to standard output, indented.
 void PrintJson(const nlohmann::ordered_json& json);

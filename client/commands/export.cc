@@ -41,6 +41,14 @@ void StopOn(int number) {
 // it whole.
 absl::Status CheckOutput(const std::string& output) {
   std::error_code error;
+  const fs::path path = fs::path(output).lexically_normal();
+  const fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  const fs::path folder = (path.has_filename() ? path : path.parent_path()).parent_path();
+  if (absl::StartsWith(name.string(), "checkpoint-") &&
+      fs::exists((folder.empty() ? "." : folder) / "run.json", error)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "-o ", output, ": would count as a checkpoint of the run there; give it another name"));
+  }
   const fs::file_status status = fs::symlink_status(output, error);
   if (!fs::exists(status)) return absl::OkStatus();
   if (fs::is_directory(status) && fs::is_empty(output, error)) return absl::OkStatus();

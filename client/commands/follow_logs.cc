@@ -43,7 +43,8 @@ absl::Status Print(const std::string& text) {
 std::optional<int> Pause(int signals) {
   pollfd wait[] = {{signals, POLLIN, 0}, {STDOUT_FILENO, 0, 0}};
   if (poll(wait, 2, kLookEveryMillis) <= 0) return std::nullopt;
-  if ((wait[1].revents & POLLERR) != 0) return 0;  // a pipe that nobody reads any more
+  // Nobody reads it any more.
+  if ((wait[1].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) return 0;
   signalfd_siginfo info;
   if (read(signals, &info, sizeof(info)) != sizeof(info)) return std::nullopt;
   return info.ssi_signo == SIGINT ? 0 : 128 + static_cast<int>(info.ssi_signo);

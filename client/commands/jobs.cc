@@ -335,7 +335,7 @@ int SubmitCommand(const GlobalOptions& global, const JobOptions& options) {
   if (global.json) {
     PrintJson(ToJson(*response));
   } else if (response->already_finished()) {
-    PrintFinishedBefore();
+    PrintFinishedBefore(stderr);  // standard output has the id of a job, or nothing
   } else {
     printf("%s\n", response->job_id().c_str());
   }
@@ -363,7 +363,8 @@ int WatchCommand(const GlobalOptions& global, const std::string& job_id) {
     printf("%s %s\n", last->job().job_id().c_str(), StateName(last->job().state()).c_str());
   }
   if (last->job().state() == v1::JOB_STATE_FAILED) {
-    fprintf(stderr, "error: %s\n", last->job().error().c_str());
+    const auto code = static_cast<absl::StatusCode>(last->job().error_code());
+    Fail(absl::Status(code, last->job().error()));
   }
   return ExitCodeOfJob(last->job());
 }

@@ -41,7 +41,7 @@ constexpr int kPlanningMs = 1500;
 std::string WhereItGoesOn(const v1::Job& job) {
   if (job.output_dir().empty()) return "";
   const std::vector<int64_t> steps = io::ListCheckpoints(job.output_dir());
-  if (steps.empty()) return " (it begins at step 1: there is no checkpoint)";
+  if (steps.empty()) return " (it begins anew: there is no checkpoint)";
   return absl::StrCat(" (it goes on from ", job.output_dir(), "/",
                       io::CheckpointName(steps.front()), ")");
 }
@@ -309,18 +309,19 @@ void RunSession::PrintSummary() {
 int RunSession::ReportJob() {
   const v1::Job& job = summary_.last.job();
   if (already_finished_) {
-    if (!global_.json) PrintFinishedBefore();
+    if (!global_.json) PrintFinishedBefore(stdout);
     return 0;
   }
   if (job.state() == v1::JOB_STATE_FAILED) {
-    fprintf(stderr, "error: %s\n", job.error().c_str());
-    if (!kept_logs_.empty()) fprintf(stderr, "logs: %s\n", kept_logs_.c_str());
+    std::string why = job.error();
+    if (!kept_logs_.empty()) absl::StrAppend(&why, "\nlogs: ", kept_logs_);
+    Fail(absl::Status(static_cast<absl::StatusCode>(job.error_code()), why));
     return ExitCodeOfJob(job);
   }
   if (job.state() == v1::JOB_STATE_FINISHED) return 0;
   if (signal_ == 0) {  // by another command
-    fprintf(stderr, "error: %s was cancelled after step %ld\n", job.job_id().c_str(),
-            static_cast<long>(summary_.last.step()));
+    fprintf(stderr, "error: %s is %s, after step %ld\n", job.job_id().c_str(),
+            StateName(job.state()).c_str(), static_cast<long>(summary_.last.step()));
     return 1;
   }
   if (!global_.json) {

@@ -1,6 +1,9 @@
 #include "client/launcher/launch.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -44,11 +47,24 @@ void Report(int fd, const absl::Status& status) {
   close(fd);
 }
 
+// Two launchers may have runtime directories of their own, but one state directory: the second must
+// not take the first one's logs away before it finds the database locked.
+absl::StatusOr<ipc::UniqueFd> LockLogs(const RuntimePaths& paths) {
+  ipc::UniqueFd folder(open(paths.logs().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("opening ", paths.logs()));
+  // A file system without locks is let pass.
+  if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return folder;
+  return absl::FailedPreconditionError(
+      absl::StrCat("harmony is already running with the state directory ", paths.state_dir,
+                   ": stop it with `harmony down`, or give another --state-dir"));
+}
+
 absl::Status Supervise(const LaunchOptions& options, bool& reported) {
   HARMONY_RETURN_IF_ERROR(CheckPrograms(options.bin_dir));
   HARMONY_RETURN_IF_ERROR(MakeDirectories(options.paths.dir));
   HARMONY_ASSIGN_OR_RETURN(RuntimeLock lock, RuntimeLock::Acquire(options.paths));
   HARMONY_RETURN_IF_ERROR(MakeDirectories(options.paths.logs()));
+  HARMONY_ASSIGN_OR_RETURN(const ipc::UniqueFd logs, LockLogs(options.paths));
   RemoveRuntimeFiles(options.paths);
   RotateLogs(options.paths.logs());
   HARMONY_ASSIGN_OR_RETURN(const Memory memory, MakeMemory(options.bin_dir, options.cluster));

@@ -31,6 +31,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kPrivatePrefix[] = "harmony-run.";
+// What says that such a folder was made by a run, and goes with it.
+constexpr char kPrivateMark[] = "/.made-by-harmony";
 // A folder without a lock is that of a run which is about to start, or was killed before it did.
 constexpr time_t kStartSeconds = 600;
 
@@ -55,6 +57,13 @@ bool SameFile(int fd, const std::string& path) {
          a.st_ino == b.st_ino;
 }
 
+absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error);
+  if (!error) return absolute.lexically_normal().string();
+  return io::ErrnoStatus(error.value(), "the current folder is gone; give a whole path", path);
+}
+
 std::string ParentOfPrivateDirs() {
   std::string parent = Environment("XDG_RUNTIME_DIR");
   if (parent.empty() || access(parent.c_str(), W_OK | X_OK) != 0) parent = Environment("TMPDIR");
@@ -72,8 +81,10 @@ std::vector<std::string> DeadRuns() {
   for (const fs::directory_entry& entry : fs::directory_iterator(ParentOfPrivateDirs(), error)) {
     if (!absl::StartsWith(entry.path().filename().string(), kPrivatePrefix)) continue;
     const RuntimePaths paths{entry.path().string(), ""};
-    struct stat info, lock;
-    if (stat(paths.dir.c_str(), &info) != 0 || info.st_uid != geteuid()) continue;
+    struct stat info, mark, lock;
+    if (lstat(paths.dir.c_str(), &info) != 0 || info.st_uid != geteuid()) continue;
+    // A user may have a folder of such a name.
+    if (!S_ISDIR(info.st_mode) || lstat((paths.dir + kPrivateMark).c_str(), &mark) != 0) continue;
     if (stat(paths.lock().c_str(), &lock) != 0 && time(nullptr) - info.st_mtime < kStartSeconds) {
       continue;
     }
@@ -101,7 +112,7 @@ absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,
     socket = socket.lexically_normal();
   }
   if (!dir.empty()) {
-    paths.dir = fs::absolute(dir).lexically_normal();
+    HARMONY_ASSIGN_OR_RETURN(paths.dir, AbsolutePath(dir));
   } else if (!socket.empty()) {
     paths.dir = socket.parent_path();
   } else if (std::string runtime = Environment("XDG_RUNTIME_DIR"); !runtime.empty()) {
@@ -115,7 +126,7 @@ absl::StatusOr<RuntimePaths> ResolveRuntimePaths(const std::string& dir,
   if (paths.dir.size() > 1 && paths.dir.back() == '/') paths.dir.pop_back();
   if (paths.dir == socket.parent_path()) paths.socket_name = socket.filename();
   if (!state_dir.empty()) {
-    paths.state_dir = fs::absolute(state_dir).lexically_normal();
+    HARMONY_ASSIGN_OR_RETURN(paths.state_dir, AbsolutePath(state_dir));
   } else if (!dir.empty() || home.empty()) {
     paths.state_dir = paths.dir + "/state";
   } else if (std::string state = Environment("XDG_STATE_HOME"); !state.empty()) {
@@ -137,6 +148,9 @@ absl::StatusOr<std::string> MakePrivateRuntimeDir() {
   const std::string parent = ParentOfPrivateDirs();
   std::string dir = absl::StrCat(parent, "/", kPrivatePrefix, "XXXXXX");
   if (mkdtemp(dir.data()) == nullptr) return Errno(absl::StrCat("making a directory in ", parent));
+  const ipc::UniqueFd mark(
+      open((dir + kPrivateMark).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (!mark.valid()) return Errno(absl::StrCat("making ", dir, kPrivateMark));
   return dir;
 }
 
@@ -204,6 +218,10 @@ absl::Status RemoveStaleFiles(const RuntimePaths& paths) {
 void RemoveRuntimeFiles(const RuntimePaths& paths) {
   for (const std::string& path :
        {paths.socket(), paths.attach_socket(), paths.socket_lock(), paths.processes()}) {
+    struct stat info;
+    const bool names_socket = path == paths.socket() || path == paths.attach_socket();
+    // $HARMONY_SOCKET may name anything.
+    if (names_socket && lstat(path.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode)) continue;
     unlink(path.c_str());
   }
 }

@@ -13,6 +13,7 @@
 namespace harmony::client {
 namespace {
 
+constexpr size_t kMostEvents = 1000;
 constexpr std::chrono::milliseconds kRetryInterval(100);
 // Who asks on and on is cut off.
 constexpr std::chrono::milliseconds kBusyInterval(1000);
@@ -53,7 +54,19 @@ std::vector<JobFollower::Event> JobFollower::TakeEvents() {
 void JobFollower::Push(Event event) {
   {
     MutexLock lock(mutex_);
-    events_.push_back(std::move(event));
+    // Whoever takes them may be held up by who reads what it prints: of progress the last is
+    // enough.
+    const auto only_progress = [](const Event& each) {
+      return each.progress && !each.submitted && !each.ended && each.message.empty();
+    };
+    if (events_.size() >= kMostEvents && only_progress(events_.back()) && only_progress(event)) {
+      v1::Progress& last = *events_.back().progress;
+      last.mutable_messages()->MergeFrom(event.progress->messages());
+      event.progress->mutable_messages()->Swap(last.mutable_messages());
+      last.Swap(&*event.progress);
+    } else {
+      events_.push_back(std::move(event));
+    }
   }
   uint64_t one = 1;
   ssize_t ignored = write(event_fd_.get(), &one, sizeof(one));

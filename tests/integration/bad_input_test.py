@@ -178,6 +178,10 @@ class BadInputTest(harness.Scratch):
             job, out = self.job("socket", **{"data": {"path": str(self.dir / "data.sock"), "format": "text-bytes"}})
             self.refused(job, "data.sock", "No such device or address", out=out)
 
+    def test_a_home_directory_is_not_made_beside_the_job_file(self):
+        job, _ = self.job("home", output_dir="~/runs/x")
+        self.assertIn("output_dir: ~ stands for no folder", self.harmony("run", job, "--devices", DEVICES, check=2).stderr)
+
     def test_a_device_that_is_too_small_is_told_by_how_much(self):
         job, out = self.job("small")
         self.refused(job, "does not fit device", "missing", devices="sim*2:mem=1MiB", out=out)

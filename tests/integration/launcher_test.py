@@ -214,6 +214,33 @@ class UpTest(Launcher):
             self.assertIn("already running", refused.stderr)
         self.assertEqual(self.list(), before)
 
+    def test_a_second_up_with_the_same_state_directory_is_refused_and_leaves_the_logs(self):
+        self.up()
+        log = pathlib.Path(self.list()[("coordinator", 0)]["log"])
+        before = log.stat().st_ino
+        for _ in range(2):
+            refused = self.harmony("up", "--detach", *self.cluster(), "--runtime-dir", self.dir / "other",
+                                   "--state-dir", self.dir / "s" / "harmony", check=2)
+            self.assertIn("already running with the state directory", refused.stderr)
+        self.assertEqual(log.stat().st_ino, before)
+
+    def test_up_with_closed_standard_files(self):
+        command = [harness.HARMONY, "up", "--detach", *map(str, self.cluster())]
+        closed = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], env=self.env, cwd=self.dir,
+                                timeout=60)
+        self.addCleanup(lambda: self.harmony("down", "--now", check=None))
+        self.assertEqual(closed.returncode, 0)
+        self.assertEqual(len(self.list()), 5)
+
+    def test_what_cannot_be_printed_is_no_success(self):
+        self.up()
+        with open("/dev/full", "w") as full:
+            for command in (["status", "--json"], ["list"]):
+                done = subprocess.run([harness.HARMONY, *command], env=self.env, cwd=self.dir, stdout=full,
+                                      stderr=subprocess.PIPE, text=True, timeout=60)
+                self.assertEqual(done.returncode, 1, command)
+                self.assertIn("standard output", done.stderr)
+
     def test_down_leaves_nothing(self):
         supervisor = self.up()
         pids = [p["pid"] for p in self.list().values()] + [supervisor]
@@ -434,7 +461,7 @@ class RunTest(Launcher):
         harness.wait_for(lambda: "which loses step" in (self.dir / "run.log").read_text(), "what is lost")
         process.send_signal(signal.SIGINT)
         self.wait_exit(process, 130)
-        self.assertIn("it begins at step 1: there is no checkpoint", (self.dir / "run.log").read_text())
+        self.assertIn("it begins anew: there is no checkpoint", (self.dir / "run.log").read_text())
         self.gone(pids)
 
     def test_the_coordinator_may_die(self):
@@ -459,12 +486,12 @@ class RunTest(Launcher):
         harness.wait_for(lambda: list(self.runtime.iterdir()) == [], "the runtime directory to be gone")
 
     def test_a_runtime_directory_that_was_named_stays_with_what_is_in_it(self):
-        named = self.dir / "named"  # is not there yet, and gets the output
+        named = self.dir / "named"  # is not there yet
         self.out = named / "out"
-        self.out.mkdir(parents=True)
-        (self.out / "weights").write_text("trained")
         self.harmony("--runtime-dir", named, *self.run_arguments())
-        self.assertEqual((self.out / "weights").read_text(), "trained")
+        self.assertTrue(named.is_dir())
+        self.out.mkdir(exist_ok=True)
+        (self.out / "weights").write_text("trained")
         self.control("steps", 100000)
         process = self.start("--runtime-dir", named, *self.run_arguments())
         harness.wait_for(lambda: process.poll() is not None or "step " in (self.dir / "run.log").read_text(), "a step")
@@ -493,6 +520,8 @@ class RunTest(Launcher):
         self.control("job_error", "loss is nan at step 2, layers 3-4\nand more")
         done = self.harmony(*self.run_arguments(), check=1)
         self.assertIn("error: loss is nan at step 2, layers 3-4\nand more", done.stderr)
+        done = self.harmony(*self.run_arguments(), "--json", check=1)
+        self.assertIn("loss is nan at step 2", str(json.loads(done.stderr.splitlines()[-1])))
 
     def test_a_job_that_is_refused(self):
         self.control("submit_error", "job.yaml: unknown key 'max_step'")

@@ -45,6 +45,18 @@ class LifecycleTest(harness.Scratch):
             self.assertEqual(harness.read_metrics(out)[0], first, "it began anew")
             self.assertEqual((harness.losses(out), harness.weights_digest(out / "final")), expected)
 
+    def test_a_signal_to_all_processes_at_once_writes_a_checkpoint_all_the_same(self):
+        # As a batch system or a machine that ends tells a whole group of processes.
+        job, out = self.job("group", max_steps=100_000)
+        process = self.start("run", job, "--devices", DEVICES)
+        self.wait_steps(process, out, 3)
+        supervisor = json.loads(next(self.runtime.rglob("processes.json")).read_text())["supervisor"]
+        for pid in [process.pid, supervisor, *self.all_pids()]:
+            os.kill(pid, signal.SIGTERM)
+        self.wait_exit(process, 143)
+        last = harness.read_metrics(out)[-1]["step"]
+        self.assertTrue((out / f"checkpoint-{last}" / "manifest.json").exists())
+
     def test_after_everything_was_killed_at_once_the_job_resumes_from_its_last_checkpoint(self):
         expected = self.reference(max_steps=20)
         job, out = self.job("blackout", max_steps=20, save_steps=4)

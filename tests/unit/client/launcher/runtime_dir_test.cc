@@ -163,13 +163,29 @@ TEST_F(RuntimeDirTest, PrivateDirectoriesOfDeadRunsAreSwept) {
   absl::StatusOr<std::string> never = MakePrivateRuntimeDir();  // was killed before it had a lock
   ASSERT_TRUE(dead.ok() && young.ok() && never.ok());
   std::ofstream(*dead + "/harmony.lock") << "";
-  fs::last_write_time(*never, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  fs::last_write_time(*never, long_ago);
+  const std::string users = paths_.dir + "/harmony-run.results",
+                    file = paths_.dir + "/harmony-run.log";
+  fs::create_directory(users);
+  std::ofstream(users + "/model.bin") << "weights";
+  std::ofstream(file) << "notes";
+  fs::last_write_time(users, long_ago);
+  fs::last_write_time(file, long_ago);
   absl::StatusOr<std::string> next = MakePrivateRuntimeDir();
   ASSERT_TRUE(next.ok());
   EXPECT_FALSE(fs::exists(*dead));
   EXPECT_FALSE(fs::exists(*never));
   EXPECT_TRUE(fs::exists(*young));
   EXPECT_TRUE(fs::exists(*next));
+  EXPECT_TRUE(fs::exists(users + "/model.bin")) << "it only has such a name";
+  EXPECT_TRUE(DeadRuns().empty());
+}
+
+TEST_F(RuntimeDirTest, WhatIsNoSocketIsNotRemovedAsOne) {
+  std::ofstream(paths_.socket()) << "weights";
+  RemoveRuntimeFiles(paths_);
+  EXPECT_TRUE(fs::exists(paths_.socket()));
 }
 
 TEST_F(RuntimeDirTest, TheLogsAreThoseOfTheProcesses) {
