@@ -19,6 +19,7 @@
 #include "common/document/json_line.h"
 #include "common/io/file.h"
 #include "common/ipc/host_memory.h"
+#include "common/job/job_file.h"
 #include "common/plan/plan_json.h"
 #include "common/profile/profile_json.h"
 #include "common/rpc/address.h"
@@ -151,6 +152,23 @@ absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options) {
     HARMONY_RETURN_IF_ERROR(plan::ParsePlanFile(request.plan(), options.plan).status());
   }
   return request;
+}
+
+std::vector<std::string> FilesOf(const JobOptions& options, const v1::SubmitRequest& request) {
+  std::vector<std::string> files = {options.path, options.profile, options.plan};
+  const job::JobOverrides overrides{{request.overrides().begin(), request.overrides().end()},
+                                    request.working_directory()};
+  const absl::StatusOr<job::JobFile> file =
+      job::ReadJobFile(request.job_yaml(), request.job_path(), overrides);
+  if (!file.ok()) return files;  // whoever plans the job says why
+  files.push_back(file->job.data_path);
+  for (const auto& [name, path] : file->job.data_inputs) files.push_back(path);
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(file->job.model_name_or_path, error), end;
+       !error && entry != end; entry.increment(error)) {
+    files.push_back(entry->path().string());
+  }
+  return files;
 }
 
 int ExitCodeOfJob(const v1::Job& job) {

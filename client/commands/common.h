@@ -97,6 +97,9 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> ConnectToCoordinator(const Gl
 // Reads the job file, the profile and the plan; NotFound names them. InvalidArgument for an
 // override without '=', or what is wrong with the profile or the plan.
 absl::StatusOr<v1::SubmitRequest> MakeSubmitRequest(const JobOptions& options);
+// The files that such a job is read from, its data and its model's included: no output may take
+// their place.
+std::vector<std::string> FilesOf(const JobOptions& options, const v1::SubmitRequest& request);
 
 // How the end of a job looks to a shell: FAILED because of bad input, found before any step was
 // done, is 2; otherwise 1; every other final state 0.

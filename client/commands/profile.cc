@@ -32,8 +32,9 @@ absl::StatusOr<MeasureOptions> Prepare(const GlobalOptions& global, const Profil
     return absl::NotFoundError(
         absl::StrCat("cannot write ", options.output, ": there is no such folder"));
   }
-  HARMONY_RETURN_IF_ERROR(
-      CheckOutputFile("-o", options.output, {options.job.path, options.cluster.config}));
+  std::vector<std::string> inputs = FilesOf(options.job, request);
+  inputs.push_back(options.cluster.config);
+  HARMONY_RETURN_IF_ERROR(CheckOutputFile("-o", options.output, inputs));
   measure.quick = options.quick;
   const bool quiet = global.json;
   measure.say = [quiet](const std::string& text) {

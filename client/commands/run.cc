@@ -118,9 +118,9 @@ int RunSession::Execute() {
 absl::Status RunSession::Prepare() {
   HARMONY_ASSIGN_OR_RETURN(request_, MakeSubmitRequest(options_.job));
   if (!options_.trace.empty()) {
-    const JobOptions& job = options_.job;
-    HARMONY_RETURN_IF_ERROR(CheckOutputFile(
-        "--trace", options_.trace, {job.path, job.profile, job.plan, options_.cluster.config}));
+    std::vector<std::string> inputs = FilesOf(options_.job, request_);
+    inputs.push_back(options_.cluster.config);
+    HARMONY_RETURN_IF_ERROR(CheckOutputFile("--trace", options_.trace, inputs));
   }
   HARMONY_ASSIGN_OR_RETURN(cluster_, ResolveClusterHere(global_, options_.cluster));
   std::vector<std::string> said;
@@ -141,8 +141,8 @@ absl::Status RunSession::Prepare() {
   paths_.dir = dir;
   HARMONY_ASSIGN_OR_RETURN(paths_, ResolveRuntimePaths(dir, global_.state_dir));
   if (RuntimeLockHolder(paths_) != 0) return RuntimeLock::Acquire(paths_).status();
-  view_ =
-      MakeProgressView(global_.json, LoggingStepsOf(request_.job_yaml(), options_.job.overrides));
+  view_ = MakeProgressView(
+      global_.json, LoggingStepsOf(request_.job_yaml(), options_.job.overrides), signals_.get());
   for (const std::string& text : said) view_->Message(text);
   if (cluster_.default_devices) {
     view_->Message(absl::StrCat("no --devices given: using ", DescribeDefault(cluster_)));
@@ -226,6 +226,7 @@ void RunSession::OnSignal() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     if (signal_ == 0) {
       signal_ = static_cast<int>(info.ssi_signo);
+      view_->Hurry();
       view_->Message(job_id_.empty() ? "stopping as soon as the job has been planned"
                                      : "stopping: the step in flight, then a checkpoint");
     } else if (const std::string loss = LossWithoutCheckpoint(summary_.last.job());

@@ -21,13 +21,9 @@
 namespace harmony::client {
 namespace {
 
-void Write(const std::string& text) {
-  fwrite(text.data(), 1, text.size(), stdout);
-  fflush(stdout);
-}
-
 class TerminalView : public ProgressView {
  public:
+  using ProgressView::ProgressView;
   void Show(const v1::Progress& progress) override {
     // Steps may be far quicker than eyes; a new state or a message is shown at once.
     Nanos now = MonotonicClock().Now();
@@ -59,7 +55,8 @@ class TerminalView : public ProgressView {
 
 class PlainView : public ProgressView {
  public:
-  explicit PlainView(int64_t logging_steps) : logging_steps_(std::max<int64_t>(logging_steps, 1)) {}
+  PlainView(int interrupt, int64_t logging_steps)
+      : ProgressView(interrupt), logging_steps_(std::max<int64_t>(logging_steps, 1)) {}
 
   void Show(const v1::Progress& progress) override {
     for (const std::string& message : progress.messages()) Message(message);
@@ -89,6 +86,7 @@ class PlainView : public ProgressView {
 
 class JsonView : public ProgressView {
  public:
+  using ProgressView::ProgressView;
   void Show(const v1::Progress& progress) override {
     nlohmann::ordered_json line;
     line["type"] = "progress";
@@ -103,12 +101,12 @@ class JsonView : public ProgressView {
 
 }  // namespace
 
-std::unique_ptr<ProgressView> MakeProgressView(bool json, int64_t logging_steps) {
-  if (json) return std::make_unique<JsonView>();
+std::unique_ptr<ProgressView> MakeProgressView(bool json, int64_t logging_steps, int interrupt) {
+  if (json) return std::make_unique<JsonView>(interrupt);
   const char* terminal = getenv("TERM");
   bool dumb = terminal == nullptr || absl::string_view(terminal) == "dumb";
-  if (isatty(STDOUT_FILENO) && !dumb) return std::make_unique<TerminalView>();
-  return std::make_unique<PlainView>(logging_steps);
+  if (isatty(STDOUT_FILENO) && !dumb) return std::make_unique<TerminalView>(interrupt);
+  return std::make_unique<PlainView>(interrupt, logging_steps);
 }
 
 int64_t LoggingStepsOf(const std::string& job_yaml, const std::vector<std::string>& overrides) {

@@ -178,6 +178,15 @@ class BadInputTest(harness.Scratch):
             job, out = self.job("socket", **{"data": {"path": str(self.dir / "data.sock"), "format": "text-bytes"}})
             self.refused(job, "data.sock", "No such device or address", out=out)
 
+    def test_an_output_may_not_take_the_place_of_the_data(self):
+        data = self.dir / "data.txt"
+        before = data.read_bytes()
+        job, _ = self.job("traced")
+        for command in (["run", job, "--trace", data], ["profile", job, "-o", data]):
+            refused = self.harmony(*command, "--devices", DEVICES, check=2)
+            self.assertIn("is a file that this command reads", refused.stderr)
+        self.assertEqual(data.read_bytes(), before)
+
     def test_a_home_directory_is_not_made_beside_the_job_file(self):
         job, _ = self.job("home", output_dir="~/runs/x")
         self.assertIn("output_dir: ~ stands for no folder", self.harmony("run", job, "--devices", DEVICES, check=2).stderr)

@@ -1,9 +1,13 @@
 """Starting, stopping, resuming, and what is left behind (nothing)."""
+import fcntl
 import json
 import os
 import pathlib
 import shutil
 import signal
+import subprocess
+import sys
+import termios
 import unittest
 
 import harness
@@ -56,6 +60,26 @@ class LifecycleTest(harness.Scratch):
         self.wait_exit(process, 143)
         last = harness.read_metrics(out)[-1]["step"]
         self.assertTrue((out / f"checkpoint-{last}" / "manifest.json").exists())
+
+    @staticmethod
+    def bytes_in(pipe):
+        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+    def test_a_run_whose_output_nobody_reads_can_be_stopped(self):
+        job, out = self.job("blocked", max_steps=100_000)
+        read, write = os.pipe()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+        process = subprocess.Popen([harness.HARMONY, "run", job, "--devices", DEVICES, "--json"], env=self.env,
+                                   cwd=self.dir, stdout=write, stdin=subprocess.DEVNULL)
+        self.addCleanup(self.end, process)
+        os.close(write)
+        harness.wait_for(lambda: self.bytes_in(read) > 0 and harness.steps_done(out) > 200, "steps that nobody sees")
+        process.send_signal(signal.SIGTERM)
+        # Its last words wait for who reads them; what was trained does not.
+        harness.wait_for(lambda: list(out.glob("checkpoint-*/manifest.json")), "a checkpoint")
+        harness.wait_for(lambda: not list(self.runtime.glob("harmony-run.*")), "all else to have ended")
+        os.close(read)
+        self.wait_exit(process, 143)
 
     def test_after_everything_was_killed_at_once_the_job_resumes_from_its_last_checkpoint(self):
         expected = self.reference(max_steps=20)
