@@ -23,6 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kLockTries = 40;
+constexpr useconds_t kLockPauseMicros = 50'000;
 constexpr char kRunningProgram[] = "/proc/self/exe";
 constexpr int64_t kMostHangSeconds = 1'000'000;
 
@@ -52,8 +54,11 @@ void Report(int fd, const absl::Status& status) {
 absl::StatusOr<ipc::UniqueFd> LockLogs(const RuntimePaths& paths) {
   ipc::UniqueFd folder(open(paths.logs().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("opening ", paths.logs()));
-  // A file system without locks is let pass.
-  if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return folder;
+  // A file system without locks is let pass; one that was killed may still be ending.
+  for (int i = 0; i < kLockTries; ++i) {
+    if (flock(folder.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return folder;
+    usleep(kLockPauseMicros);
+  }
   return absl::FailedPreconditionError(
       absl::StrCat("harmony is already running with the state directory ", paths.state_dir,
                    ": stop it with `harmony down`, or give another --state-dir"));

@@ -150,7 +150,11 @@ absl::StatusOr<std::string> MakePrivateRuntimeDir() {
   if (mkdtemp(dir.data()) == nullptr) return Errno(absl::StrCat("making a directory in ", parent));
   const ipc::UniqueFd mark(
       open((dir + kPrivateMark).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  if (!mark.valid()) return Errno(absl::StrCat("making ", dir, kPrivateMark));
+  if (!mark.valid()) {
+    const absl::Status failed = Errno(absl::StrCat("making ", dir, kPrivateMark));
+    rmdir(dir.c_str());
+    return failed;
+  }
   return dir;
 }
 

@@ -266,6 +266,13 @@ void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
   if (record.stop != store::StopIntent::kNone) run_->Stop();
 }
 
+void Coordinator::TryToBegin(store::JobRecord& record) {
+  const bool stops = record.stop != store::StopIntent::kNone || terminated_;
+  if (!stops || HoldsJob(*segment_, record)) return Prepare(record);
+  SettleStopped(record);  // there is nothing to save
+  BeginRelease();
+}
+
 void Coordinator::CannotBegin(store::JobRecord& record, const absl::Status& status, bool held) {
   if (!held) {
     if (record.stop != store::StopIntent::kNone || terminated_) {
@@ -435,7 +442,7 @@ void Coordinator::OnTick() {
     }
     TryRelease();
   } else if (phase_ == Phase::kPutOff && begin_tries_.Due(now)) {
-    Prepare(*current());
+    TryToBegin(*current());
   } else if (phase_ == Phase::kIdle && !fence_.Unseen().empty()) {
     StartNext();
   }

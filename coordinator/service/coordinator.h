@@ -118,6 +118,8 @@ class Coordinator {
   // and may be nowhere else, and is tried again; so is another one that lacks something that may
   // come back. Else it fails.
   void CannotBegin(store::JobRecord& record, const absl::Status& status, bool held);
+  // Of a job that was put off: once more, or not at all any more.
+  void TryToBegin(store::JobRecord& record);
   RunEvents EventsOfRun();
   void OnStep(const StepMetrics& metrics);
   void OnRunStateChanged();

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 import support  # first: it says where harmony_export is
@@ -145,6 +146,18 @@ class Caches(support.ExportTest):
                 self.export(model, "cross_entropy", vectors())
                 self.assert_bits_of_eager()
                 model(vectors()["x"])
+
+    def test_a_buffer_that_the_forward_assigns_begins_as_it_was(self) -> None:
+        def assigning(module: Any, x: Tensor) -> Tensor:
+            module.mean = 0.9 * module.mean + 0.1 * x.detach().mean(0)
+            return x
+
+        model = Middle(assigning)
+        model.register_buffer("mean", torch.zeros(8))
+        folder = self.export(model, "cross_entropy", vectors())
+        self.assertTrue(torch.equal(model.mean, torch.zeros(8)))
+        with safe_open(folder / "weights.safetensors", "pt") as file:
+            self.assertTrue(torch.equal(file.get_tensor("mean"), torch.zeros(8)))
 
 
 if __name__ == "__main__":

@@ -32,14 +32,16 @@ _FIX_LENGTH = ("Take the length from the inputs (x.size(1)) and write no number 
 
 
 def run_eagerly(model: nn.Module, call: Callable[..., Tensor], batch: Mapping[str, Tensor]) -> None:
-    """Runs model and loss once, and leaves buffers and random numbers as they were."""
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    """Runs model and loss once, and leaves buffers, those that are assigned too, and random numbers as they were."""
+    buffers = [(module, name, buffer, buffer.clone()) for module in model.modules()
+               for name, buffer in module._buffers.items() if buffer is not None]
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             call(model, dict(batch))
     finally:
         with torch.no_grad():
-            for buffer, value in buffers:
+            for module, name, buffer, value in buffers:
+                module._buffers[name] = buffer
                 buffer.copy_(value)
 
 

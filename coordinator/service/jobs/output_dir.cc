@@ -42,6 +42,13 @@ std::string FreeNameBeside(const std::string& output_dir) {
   }
 }
 
+absl::Status NothingToGoOnFrom(const job::JobSpec& job) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "output_dir ", job.output_dir, " has no whole checkpoint, and its run did not begin with ",
+      "its init, but with another run's checkpoint (", job.begun_from,
+      "): give that as resume_from_checkpoint"));
+}
+
 bool IsInside(const std::string& path, const fs::path& folder) {
   std::error_code error;
   if (path.empty() || !fs::exists(path, error)) return false;
@@ -129,6 +136,9 @@ absl::StatusOr<OutputDirState> InspectOutputDir(const job::JobSpec& job,
     if (goes_on.ok() && !overwrite) {
       state = GoOn(job, result_keys, *run, steps);
       if (state.finished) return state;
+      if (checkpoints.empty() && !job.begun_from.empty() && job.resume_from_checkpoint == "auto") {
+        return NothingToGoOnFrom(job);
+      }
       HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(run->resolved),
                                   absl::StrCat("output_dir ", output_dir));
       return state;
@@ -252,12 +262,7 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
       return start;
     }
   }
-  if (!names && !job.begun_from.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "output_dir ", job.output_dir, " has no whole checkpoint, and its run did not begin with ",
-        "its init, but with another run's checkpoint (", job.begun_from,
-        "): give that as resume_from_checkpoint"));
-  }
+  if (!names && !job.begun_from.empty()) return NothingToGoOnFrom(job);
   if (!names) return start;
   HARMONY_ASSIGN_OR_RETURN(StartPoint at_named, StartAtNamed(named, result_keys));
   at_named.notes.insert(at_named.notes.begin(), start.notes.begin(), start.notes.end());

@@ -100,13 +100,13 @@ absl::StatusOr<Kept> Scan(const io::File& file, int64_t size, int64_t last_step_
   LinesFromEnd lines(file, size);
   Kept kept;
   int64_t damaged = 0;
-  for (;;) {
+  for (bool last = true;; last = false) {
     HARMONY_ASSIGN_OR_RETURN(const std::optional<absl::string_view> line, lines.Next());
     if (!line) break;
     const std::optional<int64_t> step = StepOf(*line);
     if (!step) {
       // A loss of power may have torn any of the last lines: with its end, but without its middle.
-      damaged = lines.line_end();
+      if (!last) damaged = lines.line_end();
     } else if (*step <= last_step_kept) {
       kept.bytes = lines.line_end();
       kept.last_step = *step;

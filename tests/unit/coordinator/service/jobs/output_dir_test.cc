@@ -309,7 +309,13 @@ TEST_F(OutputDirTest, ARunKnowsTheCheckpointThatItBeganWith) {
     job_.resume_from_checkpoint = word;
     EXPECT_EQ(*OriginOf(job_), job_.begun_from) << word;
   }
+  // Its checkpoints are gone: said before run.json says that it goes on.
+  for (const int step : {3, 6}) fs::remove_all(absl::StrCat(out_, "/checkpoint-", step));
+  job_.resume_from_checkpoint = "auto";
+  EXPECT_THAT(std::string(InspectOutputDir(job_, keys, false).status().message()),
+              HasSubstr("with another run's checkpoint (step 4, checksum "));
   // Another origin is another run.
+  std::ofstream(out_ + "/metrics.jsonl") << "{}";
   job::JobSpec scratch = job_;
   scratch.begun_from.clear();
   const auto refused = InspectOutputDir(scratch, job::ResultKeysText(scratch), false);
