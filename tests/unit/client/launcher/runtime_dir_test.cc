@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -94,8 +95,10 @@ TEST_F(RuntimeDirTest, WhatSomethingListensOnIsNotStale) {
 }
 
 TEST_F(RuntimeDirTest, StaleFilesAreRemoved) {
-  for (const std::string& path : {paths_.socket(), paths_.attach_socket(), paths_.socket_lock(),
-                                  paths_.processes(), paths_.lock()}) {
+  for (const std::string& path : {paths_.socket(), paths_.attach_socket()}) {
+    ASSERT_EQ(mknod(path.c_str(), S_IFSOCK | 0600, 0), 0);
+  }
+  for (const std::string& path : {paths_.socket_lock(), paths_.processes(), paths_.lock()}) {
     std::ofstream(path) << "x";
   }
   EXPECT_TRUE(RemoveStaleFiles(paths_).ok());
