@@ -321,9 +321,8 @@ int RunSession::ReportJob() {
   }
   if (job.state() == v1::JOB_STATE_FINISHED) return 0;
   if (signal_ == 0) {  // by another command
-    fprintf(stderr, "error: %s is %s, after step %ld\n", job.job_id().c_str(),
-            StateName(job.state()).c_str(), static_cast<long>(summary_.last.step()));
-    return 1;
+    return Fail(absl::CancelledError(absl::StrCat(job.job_id(), " is ", StateName(job.state()),
+                                                  ", after step ", summary_.last.step())));
   }
   if (!global_.json) {
     printf("\nstopped after step %ld; to resume, give the same command again%s\n",

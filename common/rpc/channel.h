@@ -20,11 +20,11 @@ namespace harmony::rpc {
 inline constexpr int kMostAnswerBytes = 256 << 20;
 inline constexpr int kMostRequestBytes = 16 << 20;
 
-// Where a coordinator is.
 // How often either side of a connection between machines asks whether the other is there, and how
 // long it waits for the answer.
 inline constexpr int kKeepaliveMillis = 30'000, kKeepaliveTimeoutMillis = 20'000;
 
+// Where a coordinator is.
 struct Endpoint {
   std::string socket_path;  // of a Unix-domain socket; empty: the address
   std::string address;      // HOST:PORT

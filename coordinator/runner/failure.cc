@@ -9,11 +9,13 @@ namespace harmony::runner {
 Verdict VerdictOf(const absl::Status& status, FailedAt at) {
   if (absl::IsAborted(status)) return Verdict::kTryAgain;
   if (at == FailedAt::kArithmetic) return Verdict::kEnd;
+  if (at == FailedAt::kSaving) return Verdict::kWait;
   switch (status.code()) {
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kUnavailable:
       return Verdict::kWait;
     case absl::StatusCode::kNotFound:
+      return at == FailedAt::kStart ? Verdict::kEnd : Verdict::kWait;
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kDataLoss:

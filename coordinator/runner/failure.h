@@ -23,13 +23,16 @@ enum class Verdict {
 enum class FailedAt {
   kArithmetic,  // what works on memory alone
   kStart,       // what opens or reads files before anything has been trained
+  kBegin,       // the same of a job that was admitted before: its files were there then
   kTraining,    // what needs files, while the segment holds what was trained
+  kSaving,      // a checkpoint, which takes nothing from the job, whatever is wrong with it
 };
 
 // Codes are those of common/base/status.h; errors of files have them from ErrnoStatus. What is
 // short (ResourceExhausted) or does not answer (Unavailable) is worth waiting for at any time; a
-// file that is missing, changed or not permitted only once there is something to lose: before that
-// it is an error of the job's description.
+// file that is missing where it was there once, as on a disk that is not mounted yet; one that is
+// changed or not permitted only once there is something to lose: before that it is an error of the
+// job's description.
 Verdict VerdictOf(const absl::Status& status, FailedAt at);
 
 // When what failed is tried again: after 1 s, then ever later, at most a minute.

@@ -290,8 +290,9 @@ class JobRunner::Impl {
         command == nullptr ? nullptr : std::get_if<command::HostTask>(&command->body);
     FailedAt at = FailedAt::kArithmetic;
     if (task != nullptr && lane.kind == command::LaneKind::kHostIo) {
-      at =
-          task->kind == command::HostTaskKind::kInitialize ? FailedAt::kStart : FailedAt::kTraining;
+      at = task->kind == command::HostTaskKind::kInitialize   ? FailedAt::kStart
+           : task->kind == command::HostTaskKind::kCheckpoint ? FailedAt::kSaving
+                                                              : FailedAt::kTraining;
     }
     switch (VerdictOf(event.status, at)) {
       case Verdict::kTryAgain:
@@ -300,10 +301,6 @@ class JobRunner::Impl {
       case Verdict::kWait:
         return GoOnWithout(task->kind, command->header.step, event.status);
       case Verdict::kEnd:
-        // A checkpoint that cannot be written, for whatever reason, takes nothing from the job.
-        if (task != nullptr && task->kind == command::HostTaskKind::kCheckpoint) {
-          return GoOnWithout(task->kind, command->header.step, event.status);
-        }
         // Memory may be there another time.
         return absl::IsResourceExhausted(event.status) ? GiveUp(event.status) : End(event.status);
     }

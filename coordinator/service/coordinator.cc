@@ -224,10 +224,7 @@ absl::Status Coordinator::LockOutput(const store::JobRecord& record) {
 void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
   store::JobRecord& record = *current();
   phase_ = Phase::kRunning;
-  if (!prepared->fits && record.stop == store::StopIntent::kCancel) {
-    SettleStopped(record);
-    return BeginRelease();
-  }
+  if (!prepared->fits && record.stop == store::StopIntent::kCancel) return EndUnbegun(record);
   if (!prepared->fits) {
     registry_.Report(record,
                      absl::StrCat("paused: the devices are others than before, and the job cannot "
@@ -246,7 +243,7 @@ void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
     registry_.Report(record, absl::StrCat("resuming from ", start.checkpoint));
   }
   awaited_since_ = Now();
-  const bool stops = record.stop != store::StopIntent::kNone || terminated_;
+  const bool stops = IsToStop(record);
   const Nanos begun = Now();
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
                                   &deadline_clock_, EventsOfRun());
@@ -267,23 +264,19 @@ void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
 }
 
 void Coordinator::TryToBegin(store::JobRecord& record) {
-  const bool stops = record.stop != store::StopIntent::kNone || terminated_;
-  if (!stops || HoldsJob(*segment_, record)) return Prepare(record);
-  SettleStopped(record);  // there is nothing to save
+  if (!IsToStop(record) || HoldsJob(*segment_, record)) return Prepare(record);
+  EndUnbegun(record);
+}
+
+void Coordinator::EndUnbegun(store::JobRecord& record) {
+  SettleStopped(record);
   BeginRelease();
 }
 
 void Coordinator::CannotBegin(store::JobRecord& record, const absl::Status& status, bool held) {
   if (!held) {
-    if (record.stop != store::StopIntent::kNone || terminated_) {
-      SettleStopped(record);
-      return BeginRelease();
-    }
-    // What is missing was there when the job was admitted: a disk that is not mounted yet, say.
-    const bool waits =
-        absl::IsNotFound(status) ||
-        runner::VerdictOf(status, runner::FailedAt::kStart) == runner::Verdict::kWait;
-    if (!waits) {
+    if (IsToStop(record)) return EndUnbegun(record);
+    if (runner::VerdictOf(status, runner::FailedAt::kBegin) != runner::Verdict::kWait) {
       Fail(record, status);
       return BeginRelease();
     }

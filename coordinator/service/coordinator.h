@@ -120,6 +120,11 @@ class Coordinator {
   void CannotBegin(store::JobRecord& record, const absl::Status& status, bool held);
   // Of a job that was put off: once more, or not at all any more.
   void TryToBegin(store::JobRecord& record);
+  bool IsToStop(const store::JobRecord& record) const {
+    return record.stop != store::StopIntent::kNone || terminated_;
+  }
+  // Of one that has nothing to save.
+  void EndUnbegun(store::JobRecord& record);
   RunEvents EventsOfRun();
   void OnStep(const StepMetrics& metrics);
   void OnRunStateChanged();

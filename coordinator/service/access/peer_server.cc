@@ -23,7 +23,6 @@ constexpr int kMostStreams = 32;  // of a connection
 constexpr int kMostThreads = 40;  // of a peer; each call has one
 constexpr size_t kMostMemory = 64 << 20;
 constexpr int kMostMetadataBytes = 16 << 10;
-// So that a remote machine which is gone keeps no connection.
 // Certificates that were renewed are in use then, without a restart.
 constexpr unsigned kSecondsBetweenLooksAtFiles = 10;
 
@@ -147,7 +146,7 @@ absl::StatusOr<std::unique_ptr<PeerServer>> PeerServer::Start(const PeerServerOp
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadataBytes);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
-  if (remote) {
+  if (remote) {  // a machine that is gone keeps no connection
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, rpc::kKeepaliveMillis);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, rpc::kKeepaliveTimeoutMillis);
     // A client that asks whether this server is there is no nuisance.

@@ -126,8 +126,8 @@ absl::Status CheckMoments(const std::string& checkpoint, const job::JobSpec& job
 // that goes on has in `resolved` already, is as the checkpoint has it.
 absl::Status CheckNamedCheckpoint(const model::ModelSpec& model, const job::JobSpec& job,
                                   std::optional<job::ResolvedKeys>* resolved) {
+  if (!NamesCheckpoint(job)) return absl::OkStatus();
   const std::string& path = job.resume_from_checkpoint;
-  if (path == "auto" || path == "none") return absl::OkStatus();
   HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyNamedCheckpoint(path));
   HARMONY_ASSIGN_OR_RETURN(const io::CheckpointReader weights,
                            io::CheckpointReader::OpenFile(io::JoinPath(path, "model.safetensors")));
@@ -445,8 +445,7 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::Mach
   HARMONY_ASSIGN_OR_RETURN(
       admitted.output, InspectOutputDir(admitted.spec, admitted.result_keys, request.overwrite));
   if (admitted.output.finished) return admitted;
-  const bool from_scratch = admitted.spec.resume_from_checkpoint == "none";
-  if (admitted.output.same_run && from_scratch) {
+  if (admitted.output.same_run && admitted.spec.resume_from_checkpoint == "none") {
     admitted.output.must_move = true;
     admitted.output.extensions.clear();
     admitted.output.computed_on.clear();
@@ -455,7 +454,7 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::Mach
   if (admitted.output.must_move) HARMONY_RETURN_IF_ERROR(CheckMayMove(admitted.spec));
   // A new run of `auto` or `none` begins with its init, wherever that began which was there.
   const bool anew = admitted.output.must_move || !admitted.output.same_run;
-  if (anew && (from_scratch || admitted.spec.resume_from_checkpoint == "auto")) {
+  if (anew && !NamesCheckpoint(admitted.spec)) {
     admitted.spec.begun_from.clear();
     admitted.result_keys = job::ResultKeysText(admitted.spec);
   }

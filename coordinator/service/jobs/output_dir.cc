@@ -237,7 +237,7 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
   const std::string& named = job.resume_from_checkpoint;
   StartPoint start;
   if (named == "none" && !begun) return start;
-  const bool names = named != "auto" && named != "none";
+  const bool names = NamesCheckpoint(job);
   // One of its own is meant, whatever newer ones there are.
   if (names && !begun && IsInside(named, job.output_dir)) return StartAtNamed(named, result_keys);
   int64_t least = 0;
@@ -269,9 +269,13 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
   return at_named;
 }
 
+bool NamesCheckpoint(const job::JobSpec& job) {
+  return job.resume_from_checkpoint != "auto" && job.resume_from_checkpoint != "none";
+}
+
 absl::StatusOr<std::string> OriginOf(const job::JobSpec& job) {
   const std::string& named = job.resume_from_checkpoint;
-  if (named == "auto" || named == "none") {
+  if (!NamesCheckpoint(job)) {
     const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
     if (!run.ok()) return "";
     // A run without a checkpoint would begin with `init`, and not where it began.

@@ -76,6 +76,9 @@ struct StartPoint {
 absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::string& result_keys,
                                             bool begun = false);
 
+// Rather than `auto` or `none`.
+bool NamesCheckpoint(const job::JobSpec& job);
+
 // Where the run begins, for what fixes its result (JobSpec::begun_from): the checkpoint that the
 // job names, where that is no point of this very run; for `auto` and `none` where the run began
 // that has checkpoints in output_dir. InvalidArgument when the named one cannot be read.

@@ -161,11 +161,10 @@ void JobRun::OnJobReady(const Member& member, int code, const std::string& messa
   if (code != 0) {
     const absl::Status status(static_cast<absl::StatusCode>(code),
                               absl::StrCat(DebugString(member.id), ": ", message));
-    const runner::Verdict verdict = runner::VerdictOf(
-        status, HoldsSteps() ? runner::FailedAt::kTraining : runner::FailedAt::kStart);
-    // Data that were there when the job was admitted may be on a disk that is late.
-    const bool late = absl::IsNotFound(status) && setup_.start.first_step > 0;
-    if (verdict != runner::Verdict::kWait && !late) return End(status);
+    const runner::FailedAt at = HoldsSteps()                  ? runner::FailedAt::kTraining
+                                : setup_.start.first_step > 0 ? runner::FailedAt::kBegin
+                                                              : runner::FailedAt::kStart;
+    if (runner::VerdictOf(status, at) != runner::Verdict::kWait) return End(status);
     return SetUpLater(member, status);
   }
   if (gathering_.OnReady(member.id, member.session)) events_.state_changed();

@@ -36,6 +36,11 @@ class JobRunnerTest : public ::testing::Test {
   std::string Tell(const Event& event, Nanos now = Nanos()) {
     return DebugString(runner_.OnEvent(event, now));
   }
+  static void AttachAll(JobRunner& runner) {
+    for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+      runner.OnEvent(ProcessAttached{process, 1}, Nanos());
+    }
+  }
   // To kRunning of the current generation.
   std::string StartRunning() {
     std::string last;
@@ -279,9 +284,7 @@ TEST_F(JobRunnerTest, DeathsWithStepsBetweenThemAreNotAddedUp) {
   RunnerOptions options = Options();
   options.dispatch.end_step = 100;
   JobRunner runner(model_, plan_, costs_, options);
-  for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
-    runner.OnEvent(ProcessAttached{process, 1}, Nanos());
-  }
+  AttachAll(runner);
   constexpr uint32_t kRounds = 10;
   for (uint32_t round = 1; round <= kRounds; ++round) {
     std::vector<command::ObjectView> records = Initialized(/*version=*/20 + round);
@@ -350,9 +353,7 @@ TEST_F(JobRunnerTest, ACheckpointThatCannotBeWrittenTakesNothingFromTheJob) {
   RunnerOptions options = Options();
   options.dispatch.save_steps = 1;
   JobRunner runner(model_, plan_, costs_, options);
-  for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
-    runner.OnEvent(ProcessAttached{process, 1}, Nanos());
-  }
+  AttachAll(runner);
   runner.OnEvent(RecordsRead{1, Initialized(/*version=*/options.dispatch.end_step)}, Nanos());
   ASSERT_EQ(runner.state(), JobRunner::State::kRunning);
   const int host_io = command::LaneTable(2).IndexOf({command::LaneKind::kHostIo, 0});
