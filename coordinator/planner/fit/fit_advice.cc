@@ -130,11 +130,11 @@ plan::Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, p
   // To lay out an execution takes one to two microseconds: all of them less than a second.
   constexpr size_t kMostTries = 4000, kMostExecutions = 400'000;
   const size_t executions = plan.forward_groups.size() + plan.backward_groups.size();
-  CounterRandom random(/*seed=*/1, /*stream=*/29);
+  RandomChooser random(/*seed=*/1, /*stream=*/29);
   Bytes least = builder.ArenaBytes(plan);
   for (size_t left = std::min(kMostTries, kMostExecutions / executions); left > 0; --left) {
     plan::Plan next = plan;
-    if (!RandomMove(rules, random, &next) || !plan::CheckPlan(builder.model(), next).ok()) continue;
+    if (!Move(rules, random, &next) || !plan::CheckPlan(builder.model(), next).ok()) continue;
     StepExecutions step;
     if (!builder.Complete(&next, &step)) continue;
     const Bytes need = builder.ArenaBytes(next);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Where one layer group ends and the next begins: what moves and neighbours change it by. Groups
-// lie behind each other, each of at least one layer.
+// Where one layer group ends and the next begins: what moves change it by. Groups lie behind each
+// other, each of at least one layer.
 
 #include <cstddef>
 #include <vector>

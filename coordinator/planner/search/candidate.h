@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "coordinator/planner/timing/bounds.h"
@@ -45,6 +46,15 @@ bool KeepBest(const Candidate::Rank& rank, const Ranked& candidate, size_t most,
   if (best->size() <= most) return true;
   best->erase(std::prev(best->end()));
   return false;
+}
+
+inline std::vector<Candidate> Best(const RankedCandidates& candidates, size_t most) {
+  std::vector<Candidate> best;
+  for (const auto& [rank, candidate] : candidates) {
+    if (best.size() == most) break;
+    best.push_back(candidate);
+  }
+  return best;
 }
 
 // Devices that a plan's groups run on.

@@ -3,17 +3,16 @@
 // All plans there are, for models and machines so small that one can look at each. PURE.
 
 #include <cstdint>
-#include <functional>
 
 #include "coordinator/planner/search/moves.h"
 
 namespace harmony::planner {
 
-// Calls `take` with every combination of backward groups, forward groups, devices of both, what is
-// kept, slots, sizes of forward tasks and update mode that the rules leave open; plans that differ
-// in the names of equal devices only are one. `shape`: see PlanBuilder::Blank.
-void EnumeratePlans(int layers, const plan::Plan& shape, const MoveRules& rules,
-                    const std::function<void(const plan::Plan&)>& take);
+// A plan with backward groups, forward groups, devices of both, what is kept, slots, size of
+// forward tasks and update mode as they are chosen of what the rules leave open; each way in turn,
+// all there are. Plans that differ in the names of equal devices only are one. `shape`: see
+// PlanBuilder::Blank.
+plan::Plan AnyPlan(int layers, const plan::Plan& shape, const MoveRules& rules, Chooser& choose);
 
 // About how many these are; more than `enough` when there are more.
 int64_t CountPlans(int layers, const MoveRules& rules, int64_t enough);

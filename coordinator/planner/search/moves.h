@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/random.h"
 #include "common/plan/plan.h"
+#include "coordinator/planner/search/chooser.h"
 
 namespace harmony::planner {
 
@@ -31,10 +31,10 @@ struct MoveRules {
   std::vector<double> forward_times, backward_times;
 };
 
-// Changes one thing at random: a boundary, the device of a group, the groups' number, ... Only what
-// follows from the groups is not up to date afterwards (PlanBuilder::Complete). False when nothing
-// was changed.
-bool RandomMove(const MoveRules& rules, CounterRandom& random, plan::Plan* plan);
+// Changes one thing that is chosen: a boundary, the device of a group, the groups' number, ... Only
+// what follows from the groups is not up to date afterwards (PlanBuilder::Complete). False when
+// nothing was changed. At random for annealing; each way in turn, these are a plan's neighbours.
+bool Move(const MoveRules& rules, Chooser& choose, plan::Plan* plan);
 
 inline bool MayKeepActivations(const MoveRules& rules) {
   return rules.activations && rules.stash != job::StashPlacement::kHost;
@@ -57,8 +57,6 @@ void MirrorForward(plan::Plan* plan);
 struct Kept {
   bool weights = false, activations = false;
 };
-// Those of which a move chooses.
-std::vector<Kept> KeptChoices(const MoveRules& rules);
 // Backward group g, which is not the last, and a forward group of the same layers run on these
 // devices, so that such things can be kept from one to the other.
 void Match(size_t g, const plan::DeviceSet& devices, Kept kept, plan::Plan* plan);

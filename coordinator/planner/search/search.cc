@@ -14,7 +14,6 @@
 #include "coordinator/planner/search/candidate.h"
 #include "coordinator/planner/search/effort.h"
 #include "coordinator/planner/search/enumeration.h"
-#include "coordinator/planner/search/neighbours.h"
 #include "coordinator/planner/search/placement.h"
 #include "coordinator/planner/search/residency.h"
 #include "coordinator/planner/search/scorer.h"
@@ -51,8 +50,8 @@ class Search {
     if (all) {
       most_kept_ = kFewPlans;
       nearly_best_ = kNearlyBestOfAll;
-      EnumeratePlans(model_.num_layers(), shape_, rules_,
-                     [this](plan::Plan plan) { Consider(std::move(plan)); });
+      ForEachWay(
+          [this](Chooser& way) { Consider(AnyPlan(model_.num_layers(), shape_, rules_, way)); });
       most_work_ += Work();  // which leaves all of it for dry runs
     } else {
       TryStarts();
@@ -239,15 +238,6 @@ class Search {
     }
   }
 
-  std::vector<Candidate> Best(const RankedCandidates& candidates, size_t most) const {
-    std::vector<Candidate> best;
-    for (const auto& [rank, candidate] : candidates) {
-      if (best.size() == most) break;
-      best.push_back(candidate);
-    }
-    return best;
-  }
-
   // The best seeds again, with other settings, and then with other sizes of forward tasks.
   void TrySettings() {
     for (const Candidate& seed : Best(pools_.front(), kVaried)) {
@@ -302,14 +292,14 @@ class Search {
       if (left <= 0) return;
       plan::Plan changed = plan;
       other_work_ += kTasksPerMove;  // so that it ends when nothing can be changed
-      bool moved = RandomMove(chain.rules, random_, &changed);
-      while (chain.dry_runs && random_.Below(2) == 0) {
-        moved |= RandomMove(chain.rules, random_, &changed);
+      bool moved = Move(chain.rules, random_, &changed);
+      while (chain.dry_runs && random_.Either()) {
+        moved |= Move(chain.rules, random_, &changed);
       }
       if (!moved) continue;
       scorer_.Normalize(&changed);
       const double heat = chain.temperature * left * left * (1 + kHeatOfKnown * known_ones);
-      const double most = now * (1 - std::log(1 - random_.NextDouble()) * heat);
+      const double most = now * (1 - std::log(1 - random_.Fraction()) * heat);
       const std::string key = KeyOf(changed);
       const PlanScorer::Known* known = scorer_.Find(key);
       const bool fresh = known == nullptr;
@@ -376,7 +366,7 @@ class Search {
       Chain chain{rules_, (end - Work()) / (chains - i), from_best ? kCool : kHot, true};
       if (chains == 1) chain.temperature = kCold;
       chain.rules.together = i % 4 != 0;
-      const ScoredPlan start = from_best ? result_.best : starts[random_.Below(starts.size())];
+      const ScoredPlan start = from_best ? result_.best : random_.Of(starts);
       Anneal(start.plan, start.fits_host, start.score, chain);
     }
   }
@@ -422,10 +412,12 @@ class Search {
       if (next == nullptr) break;
       const Nanos best = result_.best.score;
       if (CanWin(*next) && DryRun(*next) && result_.best.score < best) fruitless = 0;
-      ForEachNeighbour(rules_, next->plan, [&](plan::Plan plan) {
+      ForEachWay([&](Chooser& way) {
+        plan::Plan plan = next->plan;
+        if (!Move(rules_, way, &plan)) return;
         scorer_.Normalize(&plan);
-        other_work_ += kTasksPerMove;
         if (!seen.insert(KeyOf(plan)).second) return;
+        other_work_ += kTasksPerMove;
         if (const std::optional<Candidate> neighbour = scorer_.Score(std::move(plan))) {
           queue.Add(std::make_shared<const Candidate>(*neighbour));
         }
@@ -471,7 +463,7 @@ class Search {
   const plan::Plan shape_;
   const std::vector<plan::Plan>& starts_;
   PlanScorer scorer_;
-  CounterRandom random_;
+  RandomChooser random_;
   int64_t most_work_ = 0, other_work_ = 0;  // the latter beside the scorer's
   size_t most_kept_ = kMostKept;
   double nearly_best_ = 1 + kEquallyFast;  // times the best: what a dry run may put first

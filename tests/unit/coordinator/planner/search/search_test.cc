@@ -13,7 +13,6 @@
 #include "coordinator/dispatch/costs/analytic_costs.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/search/moves.h"
-#include "coordinator/planner/search/neighbours.h"
 #include "coordinator/planner/search/placement.h"
 #include "coordinator/planner/timing/bounds.h"
 #include "gtest/gtest.h"
@@ -367,10 +366,24 @@ void CompareWithBruteForce(DeviceSets sets) {
   EXPECT_GE(feasible * 4, static_cast<int>(instances) * 3);
 }
 
+// Ways that differ in length and in number, as those of a plan's changes do.
+TEST(EachWayTest, GoesEachWayOnce) {
+  std::vector<std::vector<int>> ways;
+  ForEachWay([&](Chooser& way) {
+    std::vector<int>& went = ways.emplace_back();
+    went.push_back(way.Below(3));
+    if (went.back() == 1) return;
+    went.push_back(way.Weighted({5, 1}));
+    if (way.Below(1) == 0 && went.front() == 2) went.push_back(way.Either() ? 0 : 1);
+  });
+  EXPECT_EQ(ways, (std::vector<std::vector<int>>{
+                      {0, 0}, {0, 1}, {1}, {2, 0, 0}, {2, 0, 1}, {2, 1, 0}, {2, 1, 1}}));
+}
+
 // All small changes, and nothing that is not a whole plan.
-TEST(NeighboursTest, HaveWhatARandomMoveMakes) {
+TEST(MoveTest, EachWayInTurnAreAllThatChanceMakes) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
-    CounterRandom random(seed, 17);
+    RandomChooser by_chance(seed, 17);
     plan::Plan plan = dispatch::SmallPlan(dispatch::SmallModel(4), 3);
     MoveRules rules;
     rules.forward_task_sizes = {1, 2};
@@ -378,12 +391,11 @@ TEST(NeighboursTest, HaveWhatARandomMoveMakes) {
     std::vector<plan::DeviceSet> choices = {0, 1, 2};
     if (seed % 2 == 0) choices.push_back({0, 1});
     SetDeviceChoices(std::move(choices), &rules);
-    for (int i = 0; i < 20; ++i) RandomMove(rules, random, &plan);
-    for (plan::LayerGroup& group : plan.backward_groups) {  // a part of it keeps nothing
-      group.keep_weights = group.keep_stash = group.keep_activations = false;
-    }
-    std::set<std::string> neighbours = {KeyOf(plan)};
-    ForEachNeighbour(rules, plan, [&](plan::Plan neighbour) {
+    for (int i = 0; i < 20; ++i) Move(rules, by_chance, &plan);
+    std::set<std::string> neighbours;
+    ForEachWay([&](Chooser& way) {
+      plan::Plan neighbour = plan;
+      Move(rules, way, &neighbour);
       EXPECT_EQ(neighbour.backward_groups.back().layers.last, 5);
       EXPECT_EQ(neighbour.forward_groups.empty() ? -1 : neighbour.forward_groups.back().layers.last,
                 neighbour.backward_groups.back().layers.first - 1);
@@ -391,7 +403,7 @@ TEST(NeighboursTest, HaveWhatARandomMoveMakes) {
     });
     for (int i = 0; i < 50; ++i) {
       plan::Plan changed = plan;
-      RandomMove(rules, random, &changed);
+      Move(rules, by_chance, &changed);
       EXPECT_TRUE(neighbours.contains(KeyOf(changed))) << "seed " << seed << ":\n"
                                                        << DebugString(plan) << "\n"
                                                        << DebugString(changed);
