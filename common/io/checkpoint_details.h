@@ -8,10 +8,12 @@
 // optimizer.safetensors (moments, "exp_avg.<name>" and "exp_avg_sq.<name>").
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/io/fingerprint.h"
 
 namespace harmony::io {
 
@@ -23,6 +25,7 @@ struct CheckpointDetails {
   int64_t compute_threads = 0;
   std::string cpu_capability;  // instruction set the optimizer ran with
   uint64_t seed = 0;
+  std::optional<DataFingerprint> data;  // that the run reads; none: of a version that did not know
   bool operator==(const CheckpointDetails&) const = default;
 };
 

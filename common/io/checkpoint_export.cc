@@ -1,6 +1,5 @@
 #include "common/io/checkpoint_export.h"
 
-#include <cmath>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -12,7 +11,6 @@
 #include "common/io/checkpoint_manifest.h"
 #include "common/io/checkpoint_reader.h"
 #include "common/io/file.h"
-#include "common/io/float_convert.h"
 #include "common/io/hf_directory.h"
 #include "common/io/hf_export.h"
 #include "common/io/weight_map.h"
@@ -39,26 +37,12 @@ absl::StatusOr<ModelSource> OpenModelOf(const std::string& checkpoint,
                                    source_directory, ", from which this one was trained"));
 }
 
-absl::Status CheckRange(absl::Span<const float> values, const std::string& tensor, DType dtype) {
-  if (dtype == DType::kF32) return absl::OkStatus();
-  for (const float value : values) {
-    const float stored = dtype == DType::kBF16 ? FloatFromBf16(Bf16FromFloat(value))
-                                               : FloatFromF16(F16FromFloat(value));
-    if (!std::isfinite(value) || std::isfinite(stored)) continue;
-    return absl::OutOfRangeError(absl::StrCat(
-        "tensor '", tensor, "' holds ", value, ", which is beyond the largest number of ",
-        ToString(dtype), "; fp32 can hold it", dtype == DType::kF16 ? ", and so can bf16" : ""));
-  }
-  return absl::OkStatus();
-}
-
 // Hands ExportModel one tensor after the other. It takes no errors: the first one is kept here, and
 // stops it.
 class TensorsOfCheckpoint {
  public:
-  TensorsOfCheckpoint(const CheckpointReader& reader, const WeightMap& stored,
-                      std::atomic<bool>* stop)
-      : reader_(reader), stored_(stored), stop_(stop) {}
+  TensorsOfCheckpoint(const CheckpointReader& reader, std::atomic<bool>* stop)
+      : reader_(reader), stop_(stop) {}
 
   absl::Span<const std::byte> Read(const model::TensorSpec& tensor) {
     const DType dtype = tensor.value_dtype();
@@ -66,11 +50,6 @@ class TensorsOfCheckpoint {
         static_cast<size_t>(tensor.elements) * static_cast<size_t>(SizeOf(dtype).count());
     buffer_.resize(size);
     status_.Update(reader_.Read(tensor.name, dtype, absl::MakeSpan(buffer_)));
-    if (dtype == DType::kF32) {
-      const auto* const values = reinterpret_cast<const float*>(buffer_.data());
-      const WeightMap::Stored& stored = stored_.of(tensor);
-      status_.Update(CheckRange({values, size / sizeof(float)}, stored.name, stored.dtype));
-    }
     if (!status_.ok()) *stop_ = true;
     return buffer_;
   }
@@ -78,7 +57,6 @@ class TensorsOfCheckpoint {
 
  private:
   const CheckpointReader& reader_;
-  const WeightMap& stored_;
   std::atomic<bool>* const stop_;
   std::vector<std::byte> buffer_;  // of the allocator's alignment, which is enough for floats
   absl::Status status_;
@@ -100,7 +78,7 @@ absl::Status ExportCheckpoint(const CheckpointExport& what, std::atomic<bool>* c
   if (type) stored = stored.WithType(model, *type);
   HARMONY_ASSIGN_OR_RETURN(const CheckpointReader reader,
                            CheckpointReader::OpenFile(JoinPath(path, "model.safetensors")));
-  TensorsOfCheckpoint tensors(reader, stored, cancelled);
+  TensorsOfCheckpoint tensors(reader, cancelled);
   // The checkpoint has the source's tokenizer files, and its config.json, as they were.
   const absl::Status written = ExportModel(
       what.directory, model, stored,

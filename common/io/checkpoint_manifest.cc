@@ -52,6 +52,12 @@ absl::StatusOr<CheckpointManifest::FileEntry> Describe(const std::string& direct
   return entry;
 }
 
+// Of a file of a checkpoint that cannot be read: damaged, but for what may pass by itself.
+absl::Status Unreadable(const absl::Status& status) {
+  const bool passes = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+  return passes ? status : absl::DataLossError(status.message());
+}
+
 absl::Status Damaged(absl::string_view path, absl::string_view why) {
   return absl::DataLossError(absl::StrCat(path, ": ", why));
 }
@@ -130,7 +136,7 @@ std::string IdentityOf(const CheckpointManifest& manifest) {
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& directory) {
   const std::string path = JoinPath(directory, kManifestName);
   const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxManifestBytes);
-  if (!text.ok()) return absl::DataLossError(text.status().message());
+  if (!text.ok()) return Unreadable(text.status());
   return ParseManifest(*text, path);
 }
 
@@ -145,7 +151,7 @@ absl::StatusOr<CheckpointManifest> VerifyCheckpoint(const std::string& directory
     const std::string path = JoinPath(directory, expected.name);
     const auto found = Describe(directory, expected.name, cancelled);
     if (absl::IsAborted(found.status())) return found.status();
-    if (!found.ok()) return absl::DataLossError(found.status().message());
+    if (!found.ok()) return Unreadable(found.status());
     if (found->size != expected.size) {
       return Damaged(path, absl::StrCat("has ", found->size, " bytes, not ", expected.size));
     }
@@ -176,13 +182,14 @@ std::vector<int64_t> ListCheckpoints(const std::string& output_dir) {
   return ReadCheckpoints(output_dir).value_or(std::vector<int64_t>());
 }
 
-absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit, int64_t keep_step) {
+absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit, int64_t keep_step,
+                              const std::string& keep_path) {
   if (limit <= 0) return absl::OkStatus();
   const std::vector<int64_t> steps = ListCheckpoints(output_dir);
   for (size_t i = static_cast<size_t>(limit); i < steps.size(); ++i) {
-    if (steps[i] == keep_step) continue;
     const std::string path = JoinPath(output_dir, CheckpointName(steps[i]));
     std::error_code error;
+    if (steps[i] == keep_step || fs::equivalent(path, keep_path, error)) continue;
     // The manifest goes first: what is left of a removal that was cut short is no checkpoint.
     fs::remove(JoinPath(path, kManifestName), error);
     fs::remove_all(path, error);
@@ -195,6 +202,16 @@ absl::StatusOr<CheckpointManifest> VerifyNamedCheckpoint(const std::string& path
   if (const std::vector<int64_t> steps = ListCheckpoints(path); !steps.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": is an output_dir; its newest checkpoint is ", CheckpointName(steps.front())));
+  }
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    const std::vector<int64_t> there = ListCheckpoints(fs::path(path).parent_path());
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": there is no such folder",
+        there.empty()
+            ? ""
+            : absl::StrCat("; the newest checkpoint there is ", CheckpointName(there.front()),
+                           ", and save_total_limit says how many are kept")));
   }
   const absl::Status found = File::OpenForReading(JoinPath(path, kManifestName)).status();
   if (!absl::IsNotFound(found)) return VerifyCheckpoint(path);

@@ -56,8 +56,9 @@ std::vector<int64_t> ListCheckpoints(const std::string& output_dir);
 // The same of a folder that must be there: as ErrnoStatus, when it cannot be listed.
 absl::StatusOr<std::vector<int64_t>> ReadCheckpoints(const std::string& output_dir);
 
-// Removes all but the newest `limit` (0 or less: keeps all) and that of `keep_step`, which may be
-// older than damaged ones.
-absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit, int64_t keep_step = -1);
+// Removes all but the newest `limit` (0 or less: keeps all), that of `keep_step`, which may be
+// older than damaged ones, and the one at `keep_path`, if it is one of them.
+absl::Status PruneCheckpoints(const std::string& output_dir, int64_t limit, int64_t keep_step = -1,
+                              const std::string& keep_path = "");
 
 }  // namespace harmony::io

@@ -1,7 +1,11 @@
 #include "common/io/hf_directory.h"
 
-#include <filesystem>
+#include <xxhash.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/io/file.h"
@@ -10,6 +14,19 @@ namespace harmony::io {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
+
+std::string ContentOf(const ModelSource& source) {
+  const auto* const config = std::get_if<model::ModelConfig>(&source.architecture);
+  std::string text;
+  if (config != nullptr) {
+    text = model::ArithmeticText(*config);
+  } else {
+    nlohmann::json json = nlohmann::json::parse(source.config_json);
+    json.erase("torch");  // which it was exported with
+    text = json.dump();   // the same however it is written: keys are sorted
+  }
+  return absl::StrFormat("%016x", XXH3_64bits(text.data(), text.size()));
+}
 
 }  // namespace
 
@@ -42,6 +59,7 @@ absl::StatusOr<ModelSource> OpenModelSource(const std::string& model_name_or_pat
   }
   HARMONY_ASSIGN_OR_RETURN(source.architecture,
                            model::ParseArchitecture(source.config_json, where));
+  source.content = ContentOf(source);
   return source;
 }
 

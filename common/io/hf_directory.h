@@ -16,6 +16,9 @@ struct ModelSource {
   std::string config_json;  // or the model.json, verbatim
   std::string directory;    // empty for a preset
   bool has_tokenizer = false;
+  // A checksum of what it computes (JobSpec::model_content): of an exported model all that its
+  // model.json says, which names its graphs by their digests.
+  std::string content;
   model::Architecture architecture;
 };
 

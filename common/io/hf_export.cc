@@ -1,16 +1,19 @@
 #include "common/io/hf_export.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
+#include "common/io/float_convert.h"
 #include "common/io/safetensors_writer.h"
 #include "common/model/exported_model.h"
 
@@ -20,20 +23,26 @@ namespace {
 constexpr absl::string_view kConfigFile = "config.json";
 constexpr int64_t kMaxCopiedFile = int64_t{1} << 30;
 
-bool IsTokenizerFile(absl::string_view name) {
-  static constexpr std::array<absl::string_view, 11> kNames = {"special_tokens_map.json",
-                                                               "added_tokens.json",
-                                                               "vocab.json",
-                                                               "vocab.txt",
-                                                               "merges.txt",
-                                                               "generation_config.json",
-                                                               "chat_template.jinja",
-                                                               "chat_template.json",
-                                                               "spiece.model",
-                                                               "sentencepiece.bpe.model",
-                                                               "tekken.json"};
-  return absl::StartsWith(name, "tokenizer") ||
-         std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+// What samples are made with; `harmony-export` takes the same along (COPIED of its directory.py).
+bool IsProcessorFile(absl::string_view name) {
+  static constexpr absl::string_view kBeginnings[] = {"tokenizer", "sentencepiece",
+                                                      "chat_template"};
+  static constexpr absl::string_view kNames[] = {"special_tokens_map.json",
+                                                 "added_tokens.json",
+                                                 "vocab.json",
+                                                 "vocab.txt",
+                                                 "merges.txt",
+                                                 "generation_config.json",
+                                                 "preprocessor_config.json",
+                                                 "processor_config.json",
+                                                 "video_preprocessor_config.json",
+                                                 "spiece.model",
+                                                 "tekken.json"};
+  static constexpr absl::string_view kEnds[] = {".json", ".model", ".jinja"};
+  const auto begins = [name](absl::string_view with) { return absl::StartsWith(name, with); };
+  const auto ends = [name](absl::string_view with) { return absl::EndsWith(name, with); };
+  return absl::c_linear_search(kNames, name) ||
+         (absl::c_any_of(kBeginnings, begins) && absl::c_any_of(kEnds, ends));
 }
 
 // What transformers loads the weights as, where its configuration says so.
@@ -50,6 +59,20 @@ std::string ConfigWithType(std::string config_json, std::optional<DType> dtype) 
     changed = true;
   }
   return changed ? config.dump(2) + "\n" : config_json;
+}
+
+// OutOfRange when one of them would be stored as infinite that is not.
+absl::Status CheckRange(absl::Span<const float> values, const std::string& tensor, DType dtype) {
+  if (dtype == DType::kF32) return absl::OkStatus();
+  for (const float value : values) {
+    const float stored = dtype == DType::kBF16 ? FloatFromBf16(Bf16FromFloat(value))
+                                               : FloatFromF16(F16FromFloat(value));
+    if (!std::isfinite(value) || std::isfinite(stored)) continue;
+    return absl::OutOfRangeError(absl::StrCat(
+        "tensor '", tensor, "' holds ", value, ", which is beyond the largest number of ",
+        ToString(dtype), "; fp32 can hold it", dtype == DType::kF16 ? ", and so can bf16" : ""));
+  }
+  return absl::OkStatus();
 }
 
 // Of all that was trained, as it is stored; nothing where it differs.
@@ -101,8 +124,10 @@ absl::Status WriteWeights(const std::string& path, const model::ModelSpec& model
       HARMONY_RETURN_IF_ERROR(writer.WriteBytes(each.name, bytes));
       continue;
     }
-    HARMONY_RETURN_IF_ERROR(writer.WriteTensor(
-        each.name, {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)}));
+    const absl::Span<const float> numbers(reinterpret_cast<const float*>(bytes.data()),
+                                          bytes.size() / sizeof(float));
+    HARMONY_RETURN_IF_ERROR(CheckRange(numbers, each.name, weights.of(*each.tensor).dtype));
+    HARMONY_RETURN_IF_ERROR(writer.WriteTensor(each.name, numbers));
   }
   return writer.Finish();
 }
@@ -133,7 +158,7 @@ absl::Status WriteModelFiles(const std::string& directory, absl::string_view con
        it.increment(error)) {
     const std::string name = it->path().filename().string();
     std::error_code ignored;
-    const bool wanted = IsTokenizerFile(name) || (exported && name == kConfigFile);
+    const bool wanted = IsProcessorFile(name) || (exported && name == kConfigFile);
     if (wanted && it->is_regular_file(ignored)) names.push_back(name);
   }
   if (error) return ErrnoStatus(error.value(), "cannot list", source_directory);

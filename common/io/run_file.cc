@@ -3,13 +3,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
+#include "common/io/fingerprint_json.h"
 #include "common/io/resolved_keys_json.h"
 #include "common/io/token_file.h"
 #include "common/job/job_file.h"
@@ -72,15 +71,7 @@ absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir) {
     if (root.Has("computed_on")) {
       run.computed_on = ReadEntries(root.Get("computed_on"), "devices", &RunHardware::devices);
     }
-    if (!root.Has("data")) return;
-    const document::JsonField data = root.Get("data");
-    data.Only({"bytes", "hashed_bytes", "xxh3"});
-    DataFingerprint& fingerprint = run.data.emplace();
-    fingerprint.bytes = data.Get("bytes").Integer(0);
-    fingerprint.hashed_bytes = data.Get("hashed_bytes").Integer(0);
-    if (!absl::SimpleHexAtoi(data.Get("xxh3").Text(), &fingerprint.hash)) {
-      data.Get("xxh3").Wrong("must be a hexadecimal number");
-    }
+    if (root.Has("data")) run.data = ReadFingerprint(root.Get("data"));
   });
   if (!read.ok()) return absl::DataLossError(read.message());
   return run;
@@ -90,11 +81,7 @@ absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run) {
   nlohmann::ordered_json json;
   json["digest"] = job::ResultDigest(run.result_keys);
   WriteResolvedKeys(run.resolved, json);
-  if (run.data) {
-    json["data"] = {{"bytes", run.data->bytes},
-                    {"hashed_bytes", run.data->hashed_bytes},
-                    {"xxh3", absl::StrFormat("%016x", run.data->hash)}};
-  }
+  if (run.data) json["data"] = ToJson(*run.data);
   json["finished"] = run.finished;
   if (run.save_steps) json["save_steps"] = *run.save_steps;
   if (run.logging_steps) json["logging_steps"] = *run.logging_steps;

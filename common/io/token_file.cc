@@ -182,8 +182,9 @@ absl::Status TokenFile::Validate(int64_t vocab_size, int64_t sequence_length,
                      "; it needs at least ", sequence_length * global_batch + 1,
                      " tokens (or lower global_batch_size or sequence_length)"));
   }
-  HARMONY_RETURN_IF_ERROR(CheckWidth(vocab_size));
-  return CheckTokens(vocab_size);
+  if (vocab_size > 0) HARMONY_RETURN_IF_ERROR(CheckWidth(vocab_size));
+  // Sequences are read as numbers of 32 bits with a sign.
+  return CheckTokens(vocab_size > 0 ? vocab_size : int64_t{1} << 31);
 }
 
 absl::Status TokenFile::CheckTokens(int64_t vocab_size) const {
@@ -202,10 +203,11 @@ absl::Status TokenFile::CheckTokens(int64_t vocab_size) const {
                                  ? FindTooLarge<uint16_t>(buffer.get(), count, limit, &token)
                                  : FindTooLarge<uint32_t>(buffer.get(), count, limit, &token);
     if (position >= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "data.path: ", path(), ": token ", token, " at position ", at / width + position,
-          " (byte ", at + position * width, ") is not below the model's vocabulary of ", vocab_size,
-          "; check data.format and the tokenizer"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("data.path: ", path(), ": token ", token, " at position ",
+                       at / width + position, " (byte ", at + position * width, ") is not below ",
+                       vocab_size == int64_t{1} << 31 ? "" : "the model's vocabulary of ",
+                       vocab_size, "; check data.format and the tokenizer"));
     }
   }
   return absl::OkStatus();

@@ -33,8 +33,9 @@ class TokenFile {
 
   // InvalidArgument when there is less than one batch (says how many tokens are missing), when a
   // token is not below vocab_size (names its position), or when the tokens are those of a wider
-  // type (every second one, or three of four, are zero). Reads the whole file once, in pieces; only
-  // its beginning when the format cannot hold a token that is too large.
+  // type (every second one, or three of four, are zero). vocab_size 0: the model takes any. Reads
+  // the whole file once, in pieces; only its beginning when the format cannot hold a token that is
+  // too large.
   absl::Status Validate(int64_t vocab_size, int64_t sequence_length, int64_t global_batch) const;
 
   // Reads kHashedWhole bytes at most.

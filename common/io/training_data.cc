@@ -60,9 +60,13 @@ class TokenData : public TrainingData {
              (tensor.dtype == DType::kI32 || tensor.dtype == DType::kI64);
     };
     if (DataInputs(model).size() != 2 || !fits(ids) || !fits(labels)) {
+      const bool named = ids >= 0 && labels >= 0 && job.sequence_length == 1;
       return absl::InvalidArgumentError(absl::StrCat(
           "data.path gives tokens and the ones after them, but the model reads ", NamesOf(model),
-          ": give data: {inputs: {NAME: FILE.npy, ...}}, an array of samples for each"));
+          named ? ", exported without a length of sequences: export it again with sequence_length "
+                  "(--sequence-length), or"
+                : ":",
+          " give data: {inputs: {NAME: FILE.npy, ...}}, an array of samples for each"));
     }
     HARMONY_RETURN_IF_ERROR(CheckMasking(job, model, ids, labels));
     HARMONY_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(job.data_path, job.data_format));
@@ -72,7 +76,7 @@ class TokenData : public TrainingData {
   std::string where() const override { return absl::StrCat("data.path: ", file_.path()); }
   int64_t sample_count() const override { return file_.SequenceCount(tokens_); }
   absl::Status Validate(int64_t global_batch) const override {
-    return file_.Validate(vocabulary_, tokens_, global_batch);
+    return file_.Validate(tokens_below_, tokens_, global_batch);
   }
   absl::StatusOr<DataFingerprint> Fingerprint() const override { return file_.Fingerprint(); }
 
@@ -100,11 +104,17 @@ class TokenData : public TrainingData {
       : file_(std::move(file)),
         tokens_(job.sequence_length),
         vocabulary_(model.inputs[static_cast<size_t>(ids)].values_below),
+        tokens_below_(
+            LeastBound(vocabulary_, model.inputs[static_cast<size_t>(labels)].values_below)),
         mask_probability_(job.mask_probability),
         mask_token_(static_cast<int32_t>(job.mask_token)),
         ignored_(model.inputs[static_cast<size_t>(labels)].ignored.value_or(0)),
         ids_(InputAt(model, ids)),
         labels_(InputAt(model, labels)) {}
+
+  static int64_t LeastBound(int64_t a, int64_t b) {
+    return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
+  }
 
   static absl::Status CheckMasking(const job::JobSpec& job, const model::ModelSpec& model, int ids,
                                    int labels) {
@@ -169,8 +179,9 @@ class TokenData : public TrainingData {
   }
 
   const TokenFile file_;
-  const int64_t tokens_;  // of a sequence
-  const int64_t vocabulary_;
+  const int64_t tokens_;           // of a sequence
+  const int64_t vocabulary_;       // of input_ids; 0: there is no bound
+  const int64_t tokens_below_;     // of input_ids and labels; likewise
   const double mask_probability_;  // 0: nothing is masked
   const int32_t mask_token_;
   const int64_t ignored_;

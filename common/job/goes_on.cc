@@ -55,13 +55,22 @@ absl::Status CheckGoesOn(absl::string_view before, const JobSpec& after,
   if (differences.empty()) return absl::OkStatus();
   const std::string differ = absl::StrCat("these keys differ: ", absl::StrJoin(differences, ", "));
   if (!absl::c_all_of(differences, MayDiffer)) {
-    const bool rate = absl::c_any_of(differences, [](absl::string_view text) {
-      return absl::StartsWith(text, "learning_rate (");
-    });
+    const auto among = [&](absl::string_view key) {
+      return absl::c_any_of(differences,
+                            [key](absl::string_view text) { return absl::StartsWith(text, key); });
+    };
+    if (among("model (")) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          differ,
+          "; `model` is a checksum of what config.json or model.json say that the model "
+          "computes: this has changed since that run began, and going on would give the "
+          "result of neither"));
+    }
     return absl::FailedPreconditionError(
-        rate ? absl::StrCat(differ, "; to go on with another rate, leave learning_rate and give ",
-                            "learning_rate_after: {", steps, ": RATE}")
-             : differ);
+        among("learning_rate (")
+            ? absl::StrCat(differ, "; to go on with another rate, leave learning_rate and give ",
+                           "learning_rate_after: {", steps, ": RATE}")
+            : differ);
   }
   if (after.max_steps < steps) {
     return absl::FailedPreconditionError(absl::StrCat(differ, "; ", steps, " steps are done"));

@@ -52,7 +52,9 @@ absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& 
 // The keys that determine a run's result, one "key: value" a line. A checkpoint and
 // output_dir/run.json keep this text. Taken of the job as parsed: `micro_batch_size: auto` and
 // `virtual_replicas: auto` stay `auto`, whatever they were resolved to.
-// A run that began from a checkpoint has its JobSpec::begun_from as `resume_from_checkpoint`.
+// A run that began from a checkpoint has its JobSpec::begun_from as `resume_from_checkpoint`; what
+// its model computes (JobSpec::model_content) is `model`, and differs only where both texts have
+// it.
 std::string ResultKeysText(const JobSpec& job);
 // JobSpec::begun_from of the run that such a text is of.
 std::string BegunFrom(absl::string_view result_keys_text);

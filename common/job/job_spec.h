@@ -82,6 +82,9 @@ struct JobSpec {
   // Not a key: the checkpoint of another run with whose state this one began, by its step and a
   // checksum; empty: with its own `init`. Found at admission, and part of what fixes the result.
   std::string begun_from;
+  // Not a key either: a checksum of what the model computes (io::ModelSource), found at admission;
+  // empty: not known, as in what earlier versions stored.
+  std::string model_content;
   int64_t logging_steps = 1;
   ReplanMode replan = ReplanMode::kOff;
 

@@ -18,6 +18,7 @@ namespace harmony::job {
 namespace {
 
 constexpr char kResume[] = "resume_from_checkpoint", kBegunFrom[] = "begun_from";
+constexpr char kModel[] = "model", kModelContent[] = "model_content";
 
 std::map<std::string, std::string> Lines(absl::string_view text) {
   std::map<std::string, std::string> lines;
@@ -82,6 +83,7 @@ std::string ResultKeysText(const JobSpec& job) {
     absl::StrAppend(&text, key.name, ": ", value, "\n");
   }
   if (!job.begun_from.empty()) absl::StrAppend(&text, kResume, ": ", job.begun_from, "\n");
+  if (!job.model_content.empty()) absl::StrAppend(&text, kModel, ": ", job.model_content, "\n");
   return text;
 }
 
@@ -104,6 +106,10 @@ std::vector<std::string> DifferingKeys(absl::string_view before, absl::string_vi
       old_lines.try_emplace(name, usual);
       new_lines.try_emplace(name, usual);
     }
+  }
+  if (old_lines.contains(kModel) != new_lines.contains(kModel)) {
+    old_lines.erase(kModel);
+    new_lines.erase(kModel);
   }
   std::map<std::string, std::pair<std::string, std::string>> all;
   for (const auto& [key, value] : old_lines) all[key].first = value;
@@ -130,6 +136,7 @@ std::string JobSpecToJson(const JobSpec& job) {
     json[std::string(key.name)] = literal ? nlohmann::json::parse(text) : nlohmann::json(text);
   }
   if (!job.begun_from.empty()) json[kBegunFrom] = job.begun_from;
+  if (!job.model_content.empty()) json[kModelContent] = job.model_content;
   // A path that is no UTF-8 cannot be kept exactly; it must not throw either.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -151,6 +158,8 @@ absl::StatusOr<JobSpec> JobSpecFromJson(absl::string_view json, absl::string_vie
   for (const auto& [name, value] : parsed.items()) {
     if (name == kBegunFrom && value.is_string()) {
       job.begun_from = value.get<std::string>();
+    } else if (name == kModelContent && value.is_string()) {
+      job.model_content = value.get<std::string>();
     } else if (FindJobKey(name) == nullptr) {
       return UnknownJobKey(name, where);
     }

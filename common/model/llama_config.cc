@@ -144,6 +144,12 @@ void ReadSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
+// What transformers takes where config.json does not say.
+int64_t UsualPositions(absl::string_view model_type) {
+  if (model_type == "mistral") return 131072;
+  return model_type == "llama" ? 2048 : 32768;
+}
+
 }  // namespace
 
 void ParseLlamaConfig(ConfigReader& reader, ModelConfig& config) {
@@ -153,7 +159,8 @@ void ParseLlamaConfig(ConfigReader& reader, ModelConfig& config) {
   config.num_layers = reader.RequiredSize("num_hidden_layers", kMaxLayers);
   config.num_heads = reader.RequiredSize("num_attention_heads", kMaxWidth);
   config.intermediate_size = reader.RequiredSize("intermediate_size", kMaxIntermediate);
-  config.max_position_embeddings = reader.Size("max_position_embeddings", 2048, kMaxInt32);
+  config.max_position_embeddings =
+      reader.Size("max_position_embeddings", UsualPositions(config.model_type), kMaxInt32);
   ReadHeads(reader, config);
   config.norm_epsilon = reader.Number("rms_norm_eps", 1e-6, 0, 1);
   config.activation = ReadActivation(reader, "hidden_act", "silu");

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/document/strict_json.h"
 #include "common/model/config_reader.h"
@@ -124,6 +125,25 @@ absl::Status CheckSequenceLength(const ModelConfig& config, int64_t sequence_len
         config.sliding_window, ", and attention over a sliding window is not supported; lower it"));
   }
   return absl::OkStatus();
+}
+
+std::string ArithmeticText(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  std::string text;
+  for (const int64_t number :
+       {static_cast<int64_t>(config.family), config.vocab_size, config.hidden_size,
+        config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim,
+        config.intermediate_size, static_cast<int64_t>(config.activation),
+        int64_t{config.tie_word_embeddings}, int64_t{config.qkv_bias},
+        int64_t{config.attention_output_bias}, int64_t{config.mlp_bias}, int64_t{config.qk_norm},
+        static_cast<int64_t>(rope.scaling), rope.original_max_position_embeddings}) {
+    absl::StrAppend(&text, number, " ");
+  }
+  for (const double number : {config.norm_epsilon, config.initializer_range, rope.theta,
+                              rope.factor, rope.low_freq_factor, rope.high_freq_factor}) {
+    absl::StrAppendFormat(&text, "%.17g ", number);
+  }
+  return text;
 }
 
 }  // namespace harmony::model

@@ -60,6 +60,10 @@ struct ModelConfig {
 // file's path).
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view where);
 
+// What a forward, a backward and a random init compute by, in one line: two configurations with the
+// same text, and the same tensors, train alike.
+std::string ArithmeticText(const ModelConfig& config);
+
 // InvalidArgument when sequences of that length cannot be trained: longer than a gpt2 model's table
 // of positions, or (Unimplemented) than a mistral model's sliding window. Names both numbers.
 absl::Status CheckSequenceLength(const ModelConfig& config, int64_t sequence_length);

@@ -145,6 +145,10 @@ class LifecycleTest(harness.Scratch):
         self.harmony("run", job, "--devices", DEVICES, "--set", "learning_rate=0.5", "--overwrite")
         self.assertNotEqual(harness.weights_digest(out / "final"), before)
         self.assertTrue([p for p in self.dir.glob("out-once*") if p != out], "the old directory is kept aside")
+        config = json.loads((self.model / "config.json").read_text())
+        (self.model / "config.json").write_text(json.dumps(config | {"layer_norm_epsilon": 0.1}))
+        refused = self.harmony("run", job, "--devices", DEVICES, "--set", "learning_rate=0.5", "--set", "max_steps=50", check=2)
+        self.assertIn("`model` is a checksum of what config.json", refused.stderr)
 
     @harness.whatever_the_devices
     def test_a_run_that_is_under_way_is_not_overwritten(self):

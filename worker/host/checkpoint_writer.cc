@@ -1,6 +1,9 @@
 #include "worker/host/checkpoint_writer.h"
 
+#include <spdlog/spdlog.h>
+
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "common/io/checkpoint_manifest.h"
 #include "common/io/file.h"
 #include "common/io/hf_export.h"
+#include "common/io/run_file.h"
 #include "common/io/safetensors_writer.h"
 #include "common/job/job_file.h"
 #include "worker/optimizer/kernels.h"
@@ -76,6 +80,9 @@ io::CheckpointManifest ManifestOf(const HostContext& context, int64_t version) {
   details.compute_threads = job.spec.compute_threads;
   details.cpu_capability = ToString(BestIsa());
   details.seed = job.spec.seed;
+  if (const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.spec.output_dir); run.ok()) {
+    details.data = run->data;
+  }
   io::CheckpointManifest manifest;
   manifest.step = version;
   manifest.result_keys = job::ResultKeysText(job.spec);
@@ -128,7 +135,9 @@ absl::Status WriteCheckpoint(const HostContext& context, int64_t version) {
     HARMONY_RETURN_IF_ERROR_CTX(WriteNewCheckpoint(context, path, manifest),
                                 absl::StrCat("writing ", path));
   }
-  return io::PruneCheckpoints(output_dir, context.job.spec.save_total_limit, version);
+  // Where the job names a checkpoint of its own, the same command wants it again.
+  return io::PruneCheckpoints(output_dir, context.job.spec.save_total_limit, version,
+                              context.job.spec.resume_from_checkpoint);
 }
 
 absl::Status WriteFinalModel(const HostContext& context, int64_t version) {
@@ -136,12 +145,18 @@ absl::Status WriteFinalModel(const HostContext& context, int64_t version) {
   const std::string path = io::JoinPath(context.job.spec.output_dir, "final");
   const std::optional<DType> type = io::ExportTypeOf(context.job.spec);
   const io::WeightMap& source = context.weights;
-  HARMONY_RETURN_IF_ERROR_CTX(
-      io::ExportModel(path, context.job.model,
-                      type ? source.WithType(context.job.model, *type) : source,
-                      ParametersOf(context), context.job.config_json, context.source_directory,
-                      context.job.cancelled),
-      absl::StrCat("writing ", path));
+  const auto write = [&](std::optional<DType> as) {
+    return io::ExportModel(path, context.job.model,
+                           as ? source.WithType(context.job.model, *as) : source,
+                           ParametersOf(context), context.job.config_json, context.source_directory,
+                           context.job.cancelled);
+  };
+  absl::Status written = write(type);
+  if (absl::IsOutOfRange(written)) {
+    spdlog::warn("{} is written in fp32: {}", path, std::string(written.message()));
+    written = write(DType::kF32);
+  }
+  HARMONY_RETURN_IF_ERROR_CTX(written, absl::StrCat("writing ", path));
   return CheckCommitted(context, version);
 }
 

@@ -310,8 +310,10 @@ def new_directory(out: Path, overwrite: bool) -> Iterator[Path]:
 
 
 # Files of a model of transformers that go along with its export.
-COPIED = ("config.json", "generation_config.json", "preprocessor_config.json", "tokenizer*", "vocab*", "merges.txt",
-          "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "chat_template*")
+COPIED = ("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json",
+          "video_preprocessor_config.json", "tokenizer*.json", "tokenizer*.model", "vocab.json", "vocab.txt", "merges.txt",
+          "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*.model", "chat_template*.jinja",
+          "chat_template*.json", "tekken.json")
 
 
 def _is_ours(name: str) -> bool:

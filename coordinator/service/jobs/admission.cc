@@ -259,6 +259,7 @@ absl::StatusOr<JobSource> ReadRequest(const JobRequest& request, AdmittedJob* ad
     HARMONY_RETURN_IF_ERROR(io::ReadGraphs(source.directory, *exported).status());
   }
   admitted->config_json = source.config_json;
+  admitted->spec.model_content = source.content;
   HARMONY_ASSIGN_OR_RETURN(admitted->model, job::ModelOf(source.architecture, admitted->spec));
   HARMONY_RETURN_IF_ERROR(CheckDropout(file, request.path, admitted->model));
   HARMONY_RETURN_IF_ERROR(ResolveReplicas(admitted->model, &admitted->spec));
@@ -440,7 +441,21 @@ absl::StatusOr<AdmittedJob> AdmitJob(const JobRequest& request, const plan::Mach
                                      const HostLimits& limits) {
   AdmittedJob admitted;
   HARMONY_ASSIGN_OR_RETURN(const JobSource source, ReadRequest(request, &admitted));
-  HARMONY_ASSIGN_OR_RETURN(admitted.spec.begun_from, OriginOf(admitted.spec));
+  const auto same_data = [&](const io::DataFingerprint& begun_with, int64_t steps) {
+    const auto data = io::OpenTrainingData(admitted.spec, admitted.model);
+    if (!data.ok()) return true;  // CheckData says what is wrong
+    const absl::StatusOr<io::DataFingerprint> now = (*data)->Fingerprint();
+    const bool same =
+        !now.ok() || *now == begun_with ||
+        (source.data_appended && io::CheckDataAppended(admitted.spec, begun_with, steps).ok());
+    if (!same) {
+      admitted.notes.push_back(absl::StrCat(admitted.spec.resume_from_checkpoint,
+                                            " is of a run of other data (", (*data)->where(),
+                                            "): this one goes on from it as another run"));
+    }
+    return same;
+  };
+  HARMONY_ASSIGN_OR_RETURN(admitted.spec.begun_from, OriginOf(admitted.spec, same_data));
   admitted.result_keys = job::ResultKeysText(admitted.spec);
   HARMONY_ASSIGN_OR_RETURN(
       admitted.output, InspectOutputDir(admitted.spec, admitted.result_keys, request.overwrite));

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/io/checkpoint_details.h"
 #include "common/io/checkpoint_manifest.h"
 #include "common/io/file.h"
 #include "common/job/goes_on.h"
@@ -91,10 +92,16 @@ io::RunExtension ExtensionBy(const job::JobSpec& job, const std::string& result_
 }
 
 // Of a run that goes on as this job, which has other keys perhaps.
+// A disk that does not answer, say: nothing is damaged, and no step is to be done again for it.
+bool MayPass(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+}
+
 OutputDirState GoOn(const job::JobSpec& job, const std::string& result_keys, const io::RunFile& run,
                     int64_t steps) {
   OutputDirState state;
   state.same_run = true;
+  state.found_keys = run.result_keys;
   state.resolved = run.resolved;
   state.data = run.data;
   state.extensions = run.extensions;
@@ -123,6 +130,7 @@ absl::StatusOr<OutputDirState> InspectOutputDir(const job::JobSpec& job,
   const absl::StatusOr<io::RunFile> run = io::ReadRunFile(output_dir);
   std::string why;
   if (run.ok()) {
+    state.found_keys = run->result_keys;
     const std::vector<std::string> keys = job::DifferingKeys(run->result_keys, result_keys);
     const std::vector<int64_t> checkpoints = io::ListCheckpoints(output_dir);
     const int64_t steps = checkpoints.empty() ? 0 : checkpoints.front();
@@ -204,6 +212,14 @@ absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
     // Held while the folder is moved, then given up with the old folder.
     HARMONY_ASSIGN_OR_RETURN(OutputDirLock lock, OutputDirLock::Acquire(output_dir));
     if (!state.must_move) {
+      // To read the data and to plan takes its time, in which another run may have come and gone.
+      const absl::StatusOr<io::RunFile> there = io::ReadRunFile(output_dir);
+      if ((there.ok() ? there->result_keys : "") != state.found_keys) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("output_dir ", output_dir,
+                         " has become that of another run while the job "
+                         "was planned: submit it again, to see what is there"));
+      }
       HARMONY_RETURN_IF_ERROR(io::WriteRunFile(output_dir, run));
       return lock;
     }
@@ -243,6 +259,7 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
   int64_t least = 0;
   if (names) {
     const absl::StatusOr<io::CheckpointManifest> manifest = io::ReadManifest(named);
+    if (MayPass(manifest.status())) return manifest.status();
     if (manifest.ok()) least = manifest->step;
   }
   HARMONY_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, io::ReadCheckpoints(job.output_dir));
@@ -250,6 +267,11 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
     if (step < least) break;
     const std::string path = io::JoinPath(job.output_dir, io::CheckpointName(step));
     const absl::StatusOr<io::CheckpointManifest> manifest = io::VerifyCheckpoint(path);
+    if (MayPass(manifest.status())) {
+      return absl::Status(manifest.status().code(),
+                          absl::StrCat(manifest.status().message(), "; to go on from an older ",
+                                       "checkpoint, move ", path, " away"));
+    }
     if (!manifest.ok()) {
       start.notes.push_back(
           absl::StrCat("passing over a damaged checkpoint: ", manifest.status().message()));
@@ -273,7 +295,9 @@ bool NamesCheckpoint(const job::JobSpec& job) {
   return job.resume_from_checkpoint != "auto" && job.resume_from_checkpoint != "none";
 }
 
-absl::StatusOr<std::string> OriginOf(const job::JobSpec& job) {
+absl::StatusOr<std::string> OriginOf(
+    const job::JobSpec& job,
+    absl::FunctionRef<bool(const io::DataFingerprint& begun_with, int64_t steps)> same_data) {
   const std::string& named = job.resume_from_checkpoint;
   if (!NamesCheckpoint(job)) {
     const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
@@ -288,6 +312,9 @@ absl::StatusOr<std::string> OriginOf(const job::JobSpec& job) {
     const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
     if (run.ok() && run->finished) return job::BegunFrom(run->result_keys);
   }
+  if (MayPass(manifest.status())) {
+    return WithContext(manifest.status(), "resume_from_checkpoint");
+  }
   if (!manifest.ok()) {
     absl::Status status = io::VerifyNamedCheckpoint(named).status();
     return absl::InvalidArgumentError(absl::StrCat(
@@ -296,8 +323,12 @@ absl::StatusOr<std::string> OriginOf(const job::JobSpec& job) {
   // What a run with these keys, of the same data, has come to, this one would have come to itself.
   job::JobSpec same = job;
   same.begun_from = job::BegunFrom(manifest->result_keys);
+  const auto details = io::CheckpointDetailsFromJson(manifest->details_json, named);
   const bool own =
-      job::CheckGoesOn(manifest->result_keys, same, job::ResultKeysText(same), manifest->step).ok();
+      job::CheckGoesOn(manifest->result_keys, same, job::ResultKeysText(same), manifest->step)
+          .ok() &&
+      (!details.ok() || !details->data || IsInside(named, job.output_dir) ||  // run.json says it
+       same_data(*details->data, manifest->step));
   return own ? same.begun_from : io::IdentityOf(*manifest);
 }
 

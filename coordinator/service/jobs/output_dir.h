@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/io/run_file.h"
@@ -22,6 +23,7 @@ struct OutputDirState {
   bool same_run = false;                      // run.json is of this run
   bool finished = false;                      // ... and it is complete
   bool must_move = false;                     // holds another run, and --overwrite was given
+  std::string found_keys;                     // of the run.json there; empty: there is none
   std::optional<job::ResolvedKeys> resolved;  // of that run, when it goes on
   std::optional<io::DataFingerprint> data;    // likewise, when it says
   // Likewise: as what it has gone on since it began; `extended`: the last of them is by this job.
@@ -51,7 +53,8 @@ class OutputDirLock {
 // model or its checkpoint.
 absl::Status CheckMayMove(const job::JobSpec& job);
 
-// Makes the folder ready for the run: moves an old one aside when `state.must_move`, makes it,
+// Makes the folder ready for the run, if that is still what `state` says (else
+// FailedPrecondition): moves an old one aside when `state.must_move`, makes it,
 // writes run.json. Nothing is touched while another coordinator writes there. The new name of what
 // was moved goes to `*moved_to`.
 absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
@@ -82,6 +85,10 @@ bool NamesCheckpoint(const job::JobSpec& job);
 // Where the run begins, for what fixes its result (JobSpec::begun_from): the checkpoint that the
 // job names, where that is no point of this very run; for `auto` and `none` where the run began
 // that has checkpoints in output_dir. InvalidArgument when the named one cannot be read.
-absl::StatusOr<std::string> OriginOf(const job::JobSpec& job);
+// `same_data`: whether the job's data are those that a run read up to that step; not asked for
+// checkpoints that do not say.
+absl::StatusOr<std::string> OriginOf(
+    const job::JobSpec& job,
+    absl::FunctionRef<bool(const io::DataFingerprint& begun_with, int64_t steps)> same_data);
 
 }  // namespace harmony::service

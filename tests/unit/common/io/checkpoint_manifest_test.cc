@@ -89,6 +89,18 @@ TEST_F(CheckpointManifestTest, ListsAndPrunes) {
   EXPECT_TRUE(PruneCheckpoints(folder_, 2).ok());
   EXPECT_THAT(ListCheckpoints(folder_), ElementsAre(10, 9));
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/checkpoint-x"));
+  Make(11);
+  EXPECT_TRUE(PruneCheckpoints(folder_, 1, -1, folder_ + "/checkpoint-9/").ok());
+  EXPECT_THAT(ListCheckpoints(folder_), ElementsAre(11, 9));
+}
+
+TEST_F(CheckpointManifestTest, ANamedOneThatIsNotThereIsSaidToBeGone) {
+  for (int64_t step : {9, 10}) Make(step);
+  const absl::Status gone = VerifyNamedCheckpoint(folder_ + "/checkpoint-2").status();
+  EXPECT_THAT(std::string(gone.message()),
+              HasSubstr("there is no such folder; the newest checkpoint there is checkpoint-10"));
+  EXPECT_THAT(std::string(VerifyNamedCheckpoint("/nowhere/checkpoint-2").status().message()),
+              testing::EndsWith("there is no such folder"));
 }
 
 }  // namespace

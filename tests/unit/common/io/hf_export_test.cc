@@ -38,7 +38,9 @@ TEST_P(ExportTest, LoadingAndExportingAgainGivesTheSameFiles) {
           .ok());
   dir_.Write("first/tokenizer.json", "{}");
   dir_.Write("first/generation_config.json", "{ }");
+  dir_.Write("first/preprocessor_config.json", "{  }");
   dir_.Write("first/notes.txt", "not copied");
+  dir_.Write("first/tokenizer_notes.txt", "nor this");
 
   const auto again = OpenModelSource(first);
   ASSERT_TRUE(again.ok()) << again.status();
@@ -55,14 +57,26 @@ TEST_P(ExportTest, LoadingAndExportingAgainGivesTheSameFiles) {
     }
   }
   ASSERT_TRUE(ExportModel(second, model_, *map, Values(), again->config_json, first).ok());
-  for (const char* name :
-       {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json"}) {
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json",
+                           "generation_config.json", "preprocessor_config.json"}) {
     EXPECT_EQ(dir_.Read(absl::StrCat("first/", name)), dir_.Read(absl::StrCat("second/", name)))
         << name;
     EXPECT_FALSE(dir_.Read(absl::StrCat("second/", name)).empty());
   }
-  EXPECT_FALSE(std::filesystem::exists(dir_.File("second/notes.txt")));
+  for (const char* name : {"second/notes.txt", "second/tokenizer_notes.txt"}) {
+    EXPECT_FALSE(std::filesystem::exists(dir_.File(name)));
+  }
   EXPECT_EQ(dir_.FileCount(), 2u);
+}
+
+TEST_P(ExportTest, NumbersThatTheTypeCannotHoldAreNotWritten) {
+  data_[0][model_.blocks[0].tensors[0].weight.first_element()] = 1e6F;
+  const WeightMap wide = WeightMap::ForNewModel(model_);
+  const absl::Status status =
+      ExportModel(dir_.File("half"), model_, wide.WithType(model_, DType::kF16), Values(),
+                  source_.config_json, "");
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange) << status;
+  EXPECT_FALSE(std::filesystem::exists(dir_.File("half")));
 }
 
 // Transformers loads weights as the config.json says, and would convert them back.
@@ -95,6 +109,32 @@ TEST_P(ExportTest, TheConfigNamesTheTypeThatTheWeightsHave) {
 
 INSTANTIATE_TEST_SUITE_P(Presets, ExportTest,
                          ::testing::Values("gpt2-mini", "llama-tiny", "qwen3-tiny"));
+
+// A run goes on with a model that computes what it did, however its file is written.
+TEST(OpenModelSourceTest, ContentIsWhatItComputes) {
+  TempDir dir;
+  const auto content = [&dir](const std::string& config) {
+    dir.Write("config.json", config);
+    const auto source = OpenModelSource(dir.path());
+    EXPECT_TRUE(source.ok()) << source.status();
+    return source.ok() ? source->content : "";
+  };
+  const std::string first = content(
+      R"({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1, "vocab_size": 9, "n_positions": 16})");
+  EXPECT_EQ(first.size(), 16U);
+  EXPECT_EQ(content(R"({"vocab_size": 9, "use_cache": false, "model_type": "gpt2", "n_layer": 1,
+                        "n_embd": 8, "n_head": 2, "resid_pdrop": 0.2, "n_positions": 16})"),
+            first);
+  for (const char* other : {R"("layer_norm_epsilon": 0.1, "n_head": 2)", R"("n_head": 1)",
+                            R"("n_head": 2, "activation_function": "relu")"}) {
+    EXPECT_NE(
+        content(absl::StrCat(
+            R"({"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "vocab_size": 9, "n_positions": 16, )",
+            other, "}")),
+        first)
+        << other;
+  }
+}
 
 TEST(OpenModelSourceTest, NeitherPresetNorDirectory) {
   const auto source = OpenModelSource("gpt2-124");

@@ -112,6 +112,19 @@ TEST(TokenFileTest, TokensBeyondTheVocabularyAreNamedByPosition) {
   EXPECT_THAT(std::string(u32->Validate(50257, 8, 1).message()), HasSubstr("at position 0 "));
 }
 
+TEST(TokenFileTest, AModelWithoutAVocabularyTakesAnyThatAreNumbersOf32Bits) {
+  const TempDir dir;
+  std::string bytes(64, '\1');
+  for (job::DataFormat format :
+       {job::DataFormat::kTextBytes, job::DataFormat::kTokensU16, job::DataFormat::kTokensU32}) {
+    EXPECT_TRUE(TokenFile::Open(dir.Write("t", bytes), format)->Validate(0, 3, 1).ok());
+  }
+  bytes[11] = '\x80';
+  const auto u32 = TokenFile::Open(dir.Write("u", bytes), job::DataFormat::kTokensU32);
+  EXPECT_THAT(std::string(u32->Validate(0, 3, 1).message()),
+              HasSubstr("at position 2 (byte 8) is not below 2147483648"));
+}
+
 TEST(TokenFileTest, FilesOfOtherKindsAreCalledByTheirName) {
   const TempDir dir;
   const std::pair<std::string, const char*> files[] = {

@@ -170,6 +170,7 @@ TEST(TokenDataTest, LabelsAreTheNextTokensInTheTypeOfTheInput) {
   const auto data = OpenTrainingData(job, model);
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ((*data)->sample_count(), 2);
+  EXPECT_TRUE((*data)->Validate(1).ok());
   int64_t labels[3];
   int32_t ids[3];
   std::byte* const places[] = {reinterpret_cast<std::byte*>(labels),
@@ -177,6 +178,30 @@ TEST(TokenDataTest, LabelsAreTheNextTokensInTheTypeOfTheInput) {
   ASSERT_TRUE((*data)->ReadSample(1, 0, places).ok());
   EXPECT_EQ(std::vector<int32_t>(ids, ids + 3), (std::vector<int32_t>{4, 5, 6}));
   EXPECT_EQ(std::vector<int64_t>(labels, labels + 3), (std::vector<int64_t>{5, 6, 7}));
+}
+
+// Every token is a label as well.
+TEST(TokenDataTest, TokensAreHeldAgainstTheBoundsOfBothInputs) {
+  const TempDir dir;
+  job::JobSpec job;
+  job.sequence_length = 3;
+  job.data_path = dir.Write("tokens", std::string("\1\2\3\4\5\6\7", 7));
+  model::ModelSpec model;
+  model.inputs = {{{"labels", DType::kI64, {3}}, 10, {1}},
+                  {{"input_ids", DType::kI32, {3}}, 10, {0}}};
+  const auto refused = [&](int64_t labels_below, int64_t ids_below) {
+    model.inputs[0].values_below = labels_below;
+    model.inputs[1].values_below = ids_below;
+    return std::string((*OpenTrainingData(job, model))->Validate(1).message());
+  };
+  for (const auto& [labels, ids] : {std::pair{7, 10}, {10, 7}, {7, 0}, {0, 7}}) {
+    EXPECT_NE(refused(labels, ids).find("token 7 at position 6"), std::string::npos);
+  }
+  EXPECT_EQ(refused(0, 0), "");
+  job.sequence_length = 1;  // as of a model that was exported without one
+  EXPECT_NE(std::string(OpenTrainingData(job, model).status().message())
+                .find("exported without a length of sequences"),
+            std::string::npos);
 }
 
 class MaskedTokensTest : public ::testing::Test {

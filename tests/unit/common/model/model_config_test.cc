@@ -167,6 +167,20 @@ TEST(ModelConfigTest, LlamaDefaultsFollowTransformers) {
   EXPECT_EQ(MustParse(Llama("qwen3")).head_dim, 128);
 }
 
+TEST(ModelConfigTest, PositionsThatAreNotGivenAreThoseOfTheArchitecture) {
+  for (const auto& [type, positions] : std::vector<std::pair<std::string, int64_t>>{
+           {"llama", 2048}, {"mistral", 131072}, {"qwen2", 32768}, {"qwen3", 32768}}) {
+    const auto config = ParseModelConfig(
+        absl::StrCat(R"({"model_type": ")", type,
+                     R"(", "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1,
+                         "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 4,
+                         "intermediate_size": 8, "sliding_window": null})"),
+        "config.json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->max_position_embeddings, positions) << type;
+  }
+}
+
 TEST(ModelConfigTest, BiasesAndNormsByArchitecture) {
   const ModelConfig llama =
       MustParse(Llama("llama", R"(, "attention_bias": true, "mlp_bias": true)"));

@@ -3,13 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/io/checkpoint_details.h"
 #include "common/io/checkpoint_manifest.h"
+#include "common/ipc/fd_passing.h"
 #include "common/job/job_file.h"
 
 namespace harmony::service {
@@ -38,7 +42,13 @@ class OutputDirTest : public ::testing::Test {
     const auto lock = PrepareOutputDir(out_, *state, {keys, kResolved, false, {}}, &moved_to_);
     ASSERT_TRUE(lock.ok()) << lock.status();
   }
-  void MakeCheckpoint(int64_t step, const std::string& keys) {
+  // Of a job whose data have that hash.
+  absl::StatusOr<std::string> Origin(uint64_t hash = 1) const {
+    return OriginOf(job_, [hash](const io::DataFingerprint& begun_with, int64_t /*steps*/) {
+      return begun_with.hash == hash;
+    });
+  }
+  void MakeCheckpoint(int64_t step, const std::string& keys, uint64_t hash = 0) {
     const std::string path = absl::StrCat(out_, "/", io::CheckpointName(step));
     fs::create_directories(path);
     std::ofstream(path + "/data") << "content";
@@ -46,6 +56,11 @@ class OutputDirTest : public ::testing::Test {
     manifest.step = step;
     manifest.result_keys = keys;
     manifest.resolved = kResolved;
+    if (hash > 0) {
+      io::CheckpointDetails details;
+      details.data = io::DataFingerprint{9, 9, hash};
+      manifest.details_json = io::ToJson(details);
+    }
     ASSERT_TRUE(io::WriteManifest(path, manifest).ok());
   }
   // As a version wrote it that added replicas up one after the other.
@@ -276,11 +291,11 @@ TEST_F(OutputDirTest, ARunKnowsTheCheckpointThatItBeganWith) {
   job_.seed = 5;
   MakeCheckpoint(5, job::ResultKeysText(job_));  // of a run like this one
   out_ = here;
-  EXPECT_EQ(*OriginOf(job_), "") << "auto, and nothing is there";
+  EXPECT_EQ(*Origin(), "") << "auto, and nothing is there";
   job_.resume_from_checkpoint = elsewhere + "/checkpoint-5";
-  EXPECT_EQ(*OriginOf(job_), "") << "this run comes there by itself";
+  EXPECT_EQ(*Origin(), "") << "this run comes there by itself";
   job_.resume_from_checkpoint = elsewhere + "/checkpoint-4";
-  job_.begun_from = *OriginOf(job_);
+  job_.begun_from = *Origin();
   EXPECT_THAT(job_.begun_from, testing::StartsWith("step 4, checksum "));
   const std::string keys = job::ResultKeysText(job_);
   Prepare(keys);
@@ -302,12 +317,12 @@ TEST_F(OutputDirTest, ARunKnowsTheCheckpointThatItBeganWith) {
   EXPECT_TRUE(ChooseStartPoint(job_, keys)->notes.empty());
   // One of its own, by name, is meant.
   job_.resume_from_checkpoint = out_ + "/checkpoint-3";
-  EXPECT_EQ(*OriginOf(job_), job_.begun_from);
+  EXPECT_EQ(*Origin(), job_.begun_from);
   EXPECT_EQ(ChooseStartPoint(job_, keys)->first_step, 3);
   EXPECT_EQ(ChooseStartPoint(job_, keys, /*begun=*/true)->first_step, 6);
   for (const char* word : {"auto", "none"}) {
     job_.resume_from_checkpoint = word;
-    EXPECT_EQ(*OriginOf(job_), job_.begun_from) << word;
+    EXPECT_EQ(*Origin(), job_.begun_from) << word;
   }
   // Its checkpoints are gone: said before run.json says that it goes on.
   for (const int step : {3, 6}) fs::remove_all(absl::StrCat(out_, "/checkpoint-", step));
@@ -322,8 +337,45 @@ TEST_F(OutputDirTest, ARunKnowsTheCheckpointThatItBeganWith) {
   EXPECT_THAT(std::string(refused.status().message()),
               HasSubstr("resume_from_checkpoint (step 4, checksum "));
   job_.resume_from_checkpoint = folder_;
-  EXPECT_THAT(std::string(OriginOf(job_).status().message()),
+  EXPECT_THAT(std::string(Origin().status().message()),
               HasSubstr("resume_from_checkpoint: " + folder_ + ": is no checkpoint"));
+}
+
+// While one job is planned another may come, train and end.
+TEST_F(OutputDirTest, WhatHasComeSinceItWasInspectedIsNotWrittenOver) {
+  const auto before = InspectOutputDir(job_, kKeys, false);
+  ASSERT_TRUE(before.ok()) << before.status();
+  Prepare(kOtherKeys);
+  const auto refused =
+      PrepareOutputDir(out_, *before, {kKeys, kResolved, false, {}}, &moved_to_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_EQ(io::ReadRunFile(out_)->result_keys, kOtherKeys);
+}
+
+// A file that does not answer now is not damaged.
+TEST_F(OutputDirTest, WaitsForACheckpointThatCannotBeReadNow) {
+  Prepare(kKeys);
+  MakeCheckpoint(3, kKeys);
+  MakeCheckpoint(5, kKeys);
+  fs::remove(out_ + "/checkpoint-5/data");
+  const std::string path = out_ + "/checkpoint-5/data";
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const ipc::UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+  ASSERT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const auto start = ChooseStartPoint(job_, kKeys);
+  EXPECT_EQ(start.status().code(), absl::StatusCode::kUnavailable) << start.status();
+}
+
+TEST_F(OutputDirTest, ACheckpointOfOtherDataIsOfAnotherRun) {
+  const std::string here = out_;
+  out_ = folder_ + "/elsewhere";
+  MakeCheckpoint(4, job::ResultKeysText(job_), /*hash=*/7);
+  job_.resume_from_checkpoint = out_ + "/checkpoint-4";
+  out_ = here;
+  EXPECT_EQ(*Origin(7), "");
+  EXPECT_THAT(*Origin(8), testing::StartsWith("step 4, checksum "));
 }
 
 }  // namespace
