@@ -123,7 +123,12 @@ absl::StatusOr<Child> Spawn(const ChildSpec& spec) {
   }
   // The child is not reaped yet, so the number cannot have been given to another process.
   child.pidfd = ipc::UniqueFd(pidfd_open(child.pid, 0));
-  if (!child.pidfd.valid()) return absl::ErrnoToStatus(errno, "opening a pidfd");
+  if (!child.pidfd.valid()) {
+    const absl::Status status = absl::ErrnoToStatus(errno, "opening a pidfd");
+    kill(child.pid, SIGKILL);  // or it would run beside the one that is started next
+    waitpid(child.pid, nullptr, 0);
+    return status;
+  }
   return child;
 }
 

@@ -290,7 +290,8 @@ class JobRunner::Impl {
         command == nullptr ? nullptr : std::get_if<command::HostTask>(&command->body);
     FailedAt at = FailedAt::kArithmetic;
     if (task != nullptr && lane.kind == command::LaneKind::kHostIo) {
-      at = task->kind == command::HostTaskKind::kInitialize   ? FailedAt::kStart
+      const FailedAt start = options_.dispatch.first_step > 0 ? FailedAt::kBegin : FailedAt::kStart;
+      at = task->kind == command::HostTaskKind::kInitialize   ? start
            : task->kind == command::HostTaskKind::kCheckpoint ? FailedAt::kSaving
                                                               : FailedAt::kTraining;
     }
@@ -321,11 +322,11 @@ class JobRunner::Impl {
   }
 
   // Of what another try does not mend by itself: the job ends where that loses nothing. Else it
-  // waits: what it has trained since its last checkpoint is in the segment only, and the reason may
-  // be mended.
+  // waits, also where it is to stop (a second signal abandons it): what it has trained since its
+  // last checkpoint is in the segment only, and the reason may be mended.
   void GiveUp(const absl::Status& status) {
     const bool trained = dispatcher_.completed_steps() > options_.dispatch.first_step;
-    if (!trained || stopping_) return End(status);
+    if (!trained) return End(status);
     missing_task_.reset();
     Wait(status);
   }
@@ -443,7 +444,6 @@ class JobRunner::Impl {
   }
 
   void On(const StopRequested&) {
-    stopping_ = true;
     dispatcher_.StopAfterCurrentStep();
     if (state_ == State::kRunning) return Advance();
     // It may be for the sake of what is missing that the job is to stop.
@@ -475,8 +475,7 @@ class JobRunner::Impl {
   uint32_t asked_ = 0;  // the generation that the records were asked for
   BackOff missing_;     // what the job waits for
   std::optional<command::HostTaskKind> missing_task_;  // nothing: processes that live
-  bool stopping_ = false;
-  BackOff saves_;  // checkpoints that the job went on without
+  BackOff saves_;                                      // checkpoints that the job went on without
 };
 
 JobRunner::JobRunner(const model::ModelSpec& model, const plan::Plan& plan,

@@ -289,9 +289,9 @@ void Coordinator::CannotBegin(store::JobRecord& record, const absl::Status& stat
   output_locks_.erase(record.number);  // what is there now may not be what is there then
   phase_ = Phase::kPutOff;
   const Nanos pause = begin_tries_.Failed(Now());
-  registry_.Report(record,
-                   absl::StrCat(status.message(), held ? runner::kWaitsAndKeeps : ": the job waits",
-                                "; ", runner::NextTryText(pause)));
+  registry_.Report(
+      record, absl::StrCat(status.message(), held ? runner::kWaitsAndKeeps : runner::kWaits, "; ",
+                           runner::NextTryText(pause)));
   SetState(record, store::JobState::kWaiting);
   NotifyWatchers(Now());
 }

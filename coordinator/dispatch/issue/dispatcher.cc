@@ -52,15 +52,13 @@ absl::Status Dispatcher::BeginGeneration(uint32_t /*generation*/,
   impl_->KeepPeaks();
   job.resumed = impl_->generation_ != nullptr;
   if (impl_->stop_) {
-    // What was under way is finished; nothing else is started.
-    bool started = false;
-    if (frontier.initialized() && frontier.step() < job.end_step) {
-      HARMONY_ASSIGN_OR_RETURN(
-          recovery::StepWork work,
-          recovery::DeriveStepWork(job.model, job.plan, job.layout, frontier, frontier.step()));
-      started = work.resumed;
+    // A step that has updated something is finished. One that has not is left: a checkpoint needs
+    // the host only, and the step needs all devices, of which one may be what fails.
+    bool updated = false;
+    for (int block = 0; block < static_cast<int>(job.model.blocks.size()); ++block) {
+      updated |= frontier.initialized() && frontier.Touched(block, frontier.step());
     }
-    job.end_step = std::min(job.end_step, frontier.step() + (started ? 1 : 0));
+    job.end_step = std::min(job.end_step, frontier.step() + (updated ? 1 : 0));
   }
   impl_->generation_ = std::make_unique<Generation>(job, std::move(frontier), records);
   return impl_->generation_->Begin();

@@ -97,7 +97,7 @@ void JobRun::OnAttached(const Member& member) {
     const absl::Status status = absl::InternalError(
         absl::StrCat(DebugString(member.id), " died ", *deaths,
                      " times while the job was being set up; its log says why"));
-    return HoldsSteps() && !stop_asked_ ? SetUpLater(member, status) : End(status);
+    return HoldsSteps() ? SetUpLater(member, status) : End(status);
   }
   SendSetup(member);
 }
@@ -173,8 +173,9 @@ void JobRun::OnJobReady(const Member& member, int code, const std::string& messa
 
 void JobRun::SetUpLater(const Member& member, const absl::Status& status) {
   const Nanos pause = gathering_.OnRefused(member.id, deadline_clock_->Now());
-  events_.report(
-      absl::StrCat(status.message(), runner::kWaitsAndKeeps, "; ", runner::NextTryText(pause)));
+  events_.report(absl::StrCat(status.message(),
+                              HoldsSteps() ? runner::kWaitsAndKeeps : runner::kWaits, "; ",
+                              runner::NextTryText(pause)));
   events_.state_changed();
 }
 
@@ -213,6 +214,8 @@ void JobRun::OnTick() {
 void JobRun::WatchForMissing(Nanos now) {
   const std::vector<runner::ProcessId> awaited = Awaited();
   const Nanos since = gathering_.Since(awaited, now);
+  // There is nothing to write, and one that refuses the job may do so for long.
+  if (stop_asked_ && !HoldsSteps() && gathering_.refused()) return End(absl::OkStatus());
   // Nobody is there to write a checkpoint: the last one has to do. Who is still taking the job up
   // is waited for where there is something to write.
   const bool absent = absl::c_any_of(awaited, [&](const runner::ProcessId& id) {

@@ -142,6 +142,24 @@ TEST_F(JobRunTest, AJobThatHasTrainedSetsItUpLater) {
                                "in 1.00 s, or now with `resume`"));
 }
 
+// It may be refused for long, and there is nothing to write.
+TEST_F(JobRunTest, AStopEndsAJobThatIsRefusedAndHoldsNothing) {
+  Begin(/*continues=*/false);
+  Child process;
+  members_.OnHello(1, std::make_shared<FakeLink>(), HelloOf(v1::ROLE_WORKER, 0, process.pid()));
+  v1::FromProcess message;
+  message.mutable_job_ready()->set_job_id(run_->setup().id);
+  message.mutable_job_ready()->set_code(static_cast<int>(absl::StatusCode::kUnavailable));
+  run_->OnMessage(*members_.FindSession(1), message);
+  Live(Seconds(5));
+  EXPECT_FALSE(ended_.has_value());
+  EXPECT_THAT(said_, HasSubstr(": the job waits; the next try is in 1.00 s"));
+  run_->Stop();
+  Live(Seconds(2));
+  ASSERT_TRUE(ended_.has_value());
+  EXPECT_TRUE(ended_->ok()) << *ended_;
+}
+
 TEST_F(JobRunTest, NobodyIsAskedASecondTimeBeforeItHasAnswered) {
   Begin(/*continues=*/true);
   Child process;
