@@ -52,10 +52,9 @@ absl::StatusOr<CheckpointManifest::FileEntry> Describe(const std::string& direct
   return entry;
 }
 
-// Of a file of a checkpoint that cannot be read: damaged, but for what may pass by itself.
+// Of a file of a checkpoint that cannot be read: damaged where it is not there.
 absl::Status Unreadable(const absl::Status& status) {
-  const bool passes = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
-  return passes ? status : absl::DataLossError(status.message());
+  return absl::IsNotFound(status) ? absl::DataLossError(status.message()) : status;
 }
 
 absl::Status Damaged(absl::string_view path, absl::string_view why) {

@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/io/file.h"
+#include "common/model/padding_token.h"
 
 namespace harmony::io {
 namespace {
@@ -19,7 +21,7 @@ std::string ContentOf(const ModelSource& source) {
   const auto* const config = std::get_if<model::ModelConfig>(&source.architecture);
   std::string text;
   if (config != nullptr) {
-    text = model::ArithmeticText(*config);
+    text = absl::StrCat(model::ArithmeticText(*config), model::PaddingToken(source.config_json));
   } else {
     nlohmann::json json = nlohmann::json::parse(source.config_json);
     json.erase("torch");  // which it was exported with

@@ -59,7 +59,7 @@ absl::Status CheckGoesOn(absl::string_view before, const JobSpec& after,
       return absl::c_any_of(differences,
                             [key](absl::string_view text) { return absl::StartsWith(text, key); });
     };
-    if (among("model (")) {
+    if (among("model (") && !among("model_name_or_path (")) {
       return absl::FailedPreconditionError(absl::StrCat(
           differ,
           "; `model` is a checksum of what config.json or model.json say that the model "

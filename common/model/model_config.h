@@ -61,7 +61,7 @@ struct ModelConfig {
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view where);
 
 // What a forward, a backward and a random init compute by, in one line: two configurations with the
-// same text, and the same tensors, train alike.
+// same text, padding token (PaddingToken) and tensors train alike.
 std::string ArithmeticText(const ModelConfig& config);
 
 // InvalidArgument when sequences of that length cannot be trained: longer than a gpt2 model's table

@@ -70,6 +70,11 @@ absl::StatusOr<Frontier> Frontier::FromRecords(const command::ObjectTableLayout&
                               static_cast<int32_t>(high - frontier.block_version_.begin()), 0}),
         " has version ", *high, " while another parameter has ", *low));
   }
+  frontier.whole_ = true;
+  for (int i = 0; i < table.size(); ++i) {
+    const bool state = table.KeyOf(i).kind <= command::ObjectKind::kMoment2;
+    frontier.whole_ &= !state || frontier.clean_version_[i] == frontier.step_;
+  }
   return frontier;
 }
 

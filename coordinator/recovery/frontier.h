@@ -27,6 +27,8 @@ class Frontier {
   bool initialized() const { return initialized_; }
   // The first step whose updates are not all done.
   int64_t step() const { return step_; }
+  // All parameters and moments are exactly those before that step: no update of it has begun.
+  bool whole() const { return whole_; }
   // Steps whose update is in the block (an update under way does not count).
   int64_t block_version(int block) const { return block_version_[block]; }
   // An update has destroyed (or is destroying) the block's state of before `step`.
@@ -43,7 +45,7 @@ class Frontier {
   explicit Frontier(const command::ObjectTableLayout& table) : table_(&table) {}
 
   const command::ObjectTableLayout* table_;
-  bool initialized_ = false;
+  bool initialized_ = false, whole_ = false;
   int64_t step_ = 0;
   std::vector<int64_t> block_version_;
   std::vector<bool> updating_;          // by block: on the way to the next version

@@ -322,11 +322,11 @@ class JobRunner::Impl {
   }
 
   // Of what another try does not mend by itself: the job ends where that loses nothing. Else it
-  // waits, also where it is to stop (a second signal abandons it): what it has trained since its
+  // waits, also where it is to stop (a second cancel abandons it): what it has trained since its
   // last checkpoint is in the segment only, and the reason may be mended.
   void GiveUp(const absl::Status& status) {
     const bool trained = dispatcher_.completed_steps() > options_.dispatch.first_step;
-    if (!trained) return End(status);
+    if (!trained) return End(stopping_ ? absl::OkStatus() : status);
     missing_task_.reset();
     Wait(status);
   }
@@ -334,7 +334,9 @@ class JobRunner::Impl {
   void Wait(const absl::Status& status) {
     waiting_ = true;
     const Nanos pause = missing_.Failed(now_);
-    NextGeneration(absl::StrCat(status.message(), kWaitsAndKeeps, "; ", NextTryText(pause)));
+    const bool trained = dispatcher_.completed_steps() > options_.dispatch.first_step;
+    NextGeneration(absl::StrCat(status.message(), trained ? kWaitsAndKeeps : kWaits, "; ",
+                                NextTryText(pause)));
   }
 
   void NoteWhatWorks(const LaneProgress& event) {
@@ -444,6 +446,7 @@ class JobRunner::Impl {
   }
 
   void On(const StopRequested&) {
+    stopping_ = true;
     dispatcher_.StopAfterCurrentStep();
     if (state_ == State::kRunning) return Advance();
     // It may be for the sake of what is missing that the job is to stop.
@@ -475,7 +478,8 @@ class JobRunner::Impl {
   uint32_t asked_ = 0;  // the generation that the records were asked for
   BackOff missing_;     // what the job waits for
   std::optional<command::HostTaskKind> missing_task_;  // nothing: processes that live
-  BackOff saves_;                                      // checkpoints that the job went on without
+  bool stopping_ = false;
+  BackOff saves_;  // checkpoints that the job went on without
 };
 
 JobRunner::JobRunner(const model::ModelSpec& model, const plan::Plan& plan,

@@ -54,11 +54,13 @@ absl::Status Dispatcher::BeginGeneration(uint32_t /*generation*/,
   if (impl_->stop_) {
     // A step that has updated something is finished. One that has not is left: a checkpoint needs
     // the host only, and the step needs all devices, of which one may be what fails.
-    bool updated = false;
-    for (int block = 0; block < static_cast<int>(job.model.blocks.size()); ++block) {
-      updated |= frontier.initialized() && frontier.Touched(block, frontier.step());
+    const bool updated = frontier.initialized() && !frontier.whole();
+    const int64_t first = job.options.first_step, end = frontier.step() + (updated ? 1 : 0);
+    // Of a job that has trained nothing there is nothing to save either.
+    if (end == first && first < job.options.end_step) {
+      job.saved_version = std::max(job.saved_version, first);
     }
-    job.end_step = std::min(job.end_step, frontier.step() + (updated ? 1 : 0));
+    job.end_step = std::min(job.end_step, end);
   }
   impl_->generation_ = std::make_unique<Generation>(job, std::move(frontier), records);
   return impl_->generation_->Begin();

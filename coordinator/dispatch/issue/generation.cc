@@ -55,7 +55,8 @@ Generation::Generation(JobContext& job, recovery::Frontier frontier,
 absl::Status Generation::Begin() {
   const int64_t first = frontier_.step();
   progress_.Begin(first);
-  if (!frontier_.initialized()) {
+  const bool over = first >= job_.end_step && job_.saved_version >= first;
+  if (!frontier_.initialized() && !over) {
     progress_.Track(first);
     builder_.AddInitialize(first);
   }

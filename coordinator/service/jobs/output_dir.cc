@@ -91,12 +91,11 @@ io::RunExtension ExtensionBy(const job::JobSpec& job, const std::string& result_
   return extension;
 }
 
-// Of a run that goes on as this job, which has other keys perhaps.
-// A disk that does not answer, say: nothing is damaged, and no step is to be done again for it.
-bool MayPass(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
-}
+// A disk that does not answer, or a file that may not be read: nothing is damaged, and no step is
+// to be done again for it.
+bool IsNotDamage(const absl::Status& status) { return !status.ok() && !absl::IsDataLoss(status); }
 
+// Of a run that goes on as this job, which has other keys perhaps.
 OutputDirState GoOn(const job::JobSpec& job, const std::string& result_keys, const io::RunFile& run,
                     int64_t steps) {
   OutputDirState state;
@@ -214,6 +213,7 @@ absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
     if (!state.must_move) {
       // To read the data and to plan takes its time, in which another run may have come and gone.
       const absl::StatusOr<io::RunFile> there = io::ReadRunFile(output_dir);
+      if (!there.ok() && !absl::IsNotFound(there.status())) return there.status();
       if ((there.ok() ? there->result_keys : "") != state.found_keys) {
         return absl::FailedPreconditionError(
             absl::StrCat("output_dir ", output_dir,
@@ -259,7 +259,7 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
   int64_t least = 0;
   if (names) {
     const absl::StatusOr<io::CheckpointManifest> manifest = io::ReadManifest(named);
-    if (MayPass(manifest.status())) return manifest.status();
+    if (IsNotDamage(manifest.status())) return manifest.status();
     if (manifest.ok()) least = manifest->step;
   }
   HARMONY_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, io::ReadCheckpoints(job.output_dir));
@@ -267,7 +267,7 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
     if (step < least) break;
     const std::string path = io::JoinPath(job.output_dir, io::CheckpointName(step));
     const absl::StatusOr<io::CheckpointManifest> manifest = io::VerifyCheckpoint(path);
-    if (MayPass(manifest.status())) {
+    if (IsNotDamage(manifest.status())) {
       return absl::Status(manifest.status().code(),
                           absl::StrCat(manifest.status().message(), "; to go on from an older ",
                                        "checkpoint, move ", path, " away"));
@@ -312,7 +312,7 @@ absl::StatusOr<std::string> OriginOf(
     const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
     if (run.ok() && run->finished) return job::BegunFrom(run->result_keys);
   }
-  if (MayPass(manifest.status())) {
+  if (IsNotDamage(manifest.status())) {
     return WithContext(manifest.status(), "resume_from_checkpoint");
   }
   if (!manifest.ok()) {
@@ -324,11 +324,14 @@ absl::StatusOr<std::string> OriginOf(
   job::JobSpec same = job;
   same.begun_from = job::BegunFrom(manifest->result_keys);
   const auto details = io::CheckpointDetailsFromJson(manifest->details_json, named);
+  const std::string keys = job::ResultKeysText(same);
+  // A run that has begun there knows its data by its run.json.
+  const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
+  const bool begun = run.ok() && job::BegunFrom(run->result_keys) == same.begun_from &&
+                     job::CheckGoesOn(run->result_keys, same, keys, manifest->step).ok();
   const bool own =
-      job::CheckGoesOn(manifest->result_keys, same, job::ResultKeysText(same), manifest->step)
-          .ok() &&
-      (!details.ok() || !details->data || IsInside(named, job.output_dir) ||  // run.json says it
-       same_data(*details->data, manifest->step));
+      job::CheckGoesOn(manifest->result_keys, same, keys, manifest->step).ok() &&
+      (!details.ok() || !details->data || begun || same_data(*details->data, manifest->step));
   return own ? same.begun_from : io::IdentityOf(*manifest);
 }
 

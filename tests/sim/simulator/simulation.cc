@@ -70,7 +70,10 @@ class Simulation {
                                                  ", generation ", coordinator_.word()));
     }
     if (status_.ok() && coordinator_.ended()->ok()) {
-      status_ = world_.CheckFinal(coordinator_.dispatcher().completed_steps());
+      // One that was stopped before it had trained anything has nothing to show.
+      const int64_t steps = coordinator_.dispatcher().completed_steps();
+      const bool trains = options_.end_step > options_.first_step;
+      if (!trains || steps > options_.first_step) status_ = world_.CheckFinal(steps);
     } else if (status_.ok()) {
       status_ = *coordinator_.ended();
     }

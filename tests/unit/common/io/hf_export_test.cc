@@ -136,6 +136,22 @@ TEST(OpenModelSourceTest, ContentIsWhatItComputes) {
   }
 }
 
+TEST(OpenModelSourceTest, WhichTokenIsPaddingIsContent) {
+  TempDir dir;
+  const auto content = [&dir](const std::string& more) {
+    dir.Write("config.json",
+              absl::StrCat(R"({"model_type": "llama", "vocab_size": 9, "hidden_size": 8,
+                               "num_hidden_layers": 1, "num_attention_heads": 2,
+                               "intermediate_size": 8)",
+                           more, "}"));
+    const auto source = OpenModelSource(dir.path());
+    EXPECT_TRUE(source.ok()) << source.status();
+    return source.ok() ? source->content : "";
+  };
+  EXPECT_NE(content(R"(, "pad_token_id": 3)"), content(""));
+  EXPECT_EQ(content(R"(, "pad_token_id": 3)"), content(R"(, "pad_token_id": -6)"));
+}
+
 TEST(OpenModelSourceTest, NeitherPresetNorDirectory) {
   const auto source = OpenModelSource("gpt2-124");
   EXPECT_EQ(source.status().code(), absl::StatusCode::kNotFound);

@@ -266,6 +266,39 @@ TEST_F(JobRunnerTest, WaitsForAProcessThatKeepsDyingOnceThereIsSomethingToLose) 
   }
 }
 
+// A host that dies at the very start of an update leaves a moment on its way and the parameter as
+// it was: such a step is finished, for no checkpoint can be made of it.
+TEST_F(JobRunnerTest, AStopLeavesAStepThatHasUpdatedNothingAndNoOther) {
+  for (const bool moment : {false, true}) {
+    RunnerOptions options = Options();
+    options.dispatch.end_step = 9;
+    JobRunner runner(model_, plan_, costs_, options);
+    AttachAll(runner);
+    std::vector<command::ObjectView> records = Initialized(/*version=*/2);
+    for (command::ObjectView& record : records) {
+      if (!moment || record.key.kind != command::ObjectKind::kMoment2 || record.key.index != 0)
+        continue;
+      record.state = command::ObjectState::kUpdating;
+      record.version = 3;
+    }
+    runner.OnEvent(StopRequested{}, Nanos());
+    const std::string sent = DebugString(runner.OnEvent(RecordsRead{1, records}, Nanos()));
+    EXPECT_TRUE(absl::StrContains(sent, "checkpoint")) << sent;
+    EXPECT_EQ(absl::StrContains(sent, "load_batch"), moment) << sent;
+  }
+}
+
+TEST_F(JobRunnerTest, AStopBeforeAnythingWasTrainedEndsAtOnce) {
+  AttachAll(runner_);
+  Tell(StopRequested{});
+  EXPECT_EQ(Tell(RecordsRead{1, {}}), "start 1\nended OK\n");
+  JobRunner initialized(model_, plan_, costs_, Options());
+  AttachAll(initialized);
+  initialized.OnEvent(StopRequested{}, Nanos());
+  EXPECT_EQ(DebugString(initialized.OnEvent(RecordsRead{1, Initialized()}, Nanos())),
+            "start 1\nended OK\n");
+}
+
 // It fitted before: something else has taken the memory, and may give it back.
 TEST_F(JobRunnerTest, WaitsForMemoryOnceThereIsSomethingToLose) {
   const absl::Status no_memory = absl::ResourceExhaustedError("forward of layers 0..1: no memory");

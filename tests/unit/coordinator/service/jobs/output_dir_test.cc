@@ -376,6 +376,8 @@ TEST_F(OutputDirTest, ACheckpointOfOtherDataIsOfAnotherRun) {
   out_ = here;
   EXPECT_EQ(*Origin(7), "");
   EXPECT_THAT(*Origin(8), testing::StartsWith("step 4, checksum "));
+  Prepare(job::ResultKeysText(job_));
+  EXPECT_EQ(*Origin(8), "") << "run.json says what its data are";
 }
 
 }  // namespace
