@@ -18,6 +18,7 @@
 #include "common/document/json_fields.h"
 #include "common/io/atomic_file.h"
 #include "common/io/file.h"
+#include "common/io/fingerprint_json.h"
 #include "common/io/resolved_keys_json.h"
 
 namespace harmony::io {
@@ -75,9 +76,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const 
       CheckpointManifest::FileEntry& entry = manifest.files.emplace_back();
       entry.name = item.Get("name").Text();
       entry.size = item.Get("size").Integer(0);
-      if (!absl::SimpleHexAtoi(item.Get("xxh3").Text(), &entry.hash)) {
-        item.Get("xxh3").Wrong("must be a hexadecimal number");
-      }
+      entry.hash = ReadHash(item.Get("xxh3"));
       if (entry.name.empty() || absl::StrContains(entry.name, '/')) {
         item.Get("name").Wrong("must be the name of a file");
       }

@@ -1,5 +1,7 @@
 #include "common/io/fingerprint_json.h"
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 
@@ -16,10 +18,14 @@ DataFingerprint ReadFingerprint(const document::JsonField& field) {
   DataFingerprint fingerprint;
   fingerprint.bytes = field.Get("bytes").Integer(0);
   fingerprint.hashed_bytes = field.Get("hashed_bytes").Integer(0);
-  if (!absl::SimpleHexAtoi(field.Get("xxh3").Text(), &fingerprint.hash)) {
-    field.Get("xxh3").Wrong("must be a hexadecimal number");
-  }
+  fingerprint.hash = ReadHash(field.Get("xxh3"));
   return fingerprint;
+}
+
+uint64_t ReadHash(const document::JsonField& field) {
+  uint64_t hash = 0;
+  if (!absl::SimpleHexAtoi(field.Text(), &hash)) field.Wrong("must be a hexadecimal number");
+  return hash;
 }
 
 }  // namespace harmony::io

@@ -183,16 +183,17 @@ absl::Status TokenFile::Validate(int64_t vocab_size, int64_t sequence_length,
                      " tokens (or lower global_batch_size or sequence_length)"));
   }
   if (vocab_size > 0) HARMONY_RETURN_IF_ERROR(CheckWidth(vocab_size));
-  // Sequences are read as numbers of 32 bits with a sign.
-  return CheckTokens(vocab_size > 0 ? vocab_size : int64_t{1} << 31);
+  return CheckTokens(vocab_size);
 }
 
 absl::Status TokenFile::CheckTokens(int64_t vocab_size) const {
   const int64_t width = TokenBytes(format_);
-  if (width < 4 && vocab_size >= (int64_t{1} << (8 * width))) return absl::OkStatus();
+  // Sequences are read as numbers of 32 bits with a sign.
+  const int64_t below = vocab_size > 0 ? vocab_size : int64_t{1} << 31;
+  if (width < 4 && below >= (int64_t{1} << (8 * width))) return absl::OkStatus();
   const auto buffer = std::make_unique<char[]>(kScanBytes);  // aligned as any new array is
   const int64_t size = token_count_ * width;
-  const uint64_t limit = static_cast<uint64_t>(vocab_size);
+  const uint64_t limit = static_cast<uint64_t>(below);
   for (int64_t at = 0; at < size; at += kScanBytes) {
     const int64_t piece = std::min(kScanBytes, size - at);
     HARMONY_RETURN_IF_ERROR(file_.ReadAt(at, buffer.get(), piece));
@@ -206,8 +207,8 @@ absl::Status TokenFile::CheckTokens(int64_t vocab_size) const {
       return absl::InvalidArgumentError(
           absl::StrCat("data.path: ", path(), ": token ", token, " at position ",
                        at / width + position, " (byte ", at + position * width, ") is not below ",
-                       vocab_size == int64_t{1} << 31 ? "" : "the model's vocabulary of ",
-                       vocab_size, "; check data.format and the tokenizer"));
+                       vocab_size > 0 ? "the model's vocabulary of " : "", below,
+                       "; check data.format and the tokenizer"));
     }
   }
   return absl::OkStatus();

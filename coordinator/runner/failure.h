@@ -57,7 +57,7 @@ class BackOff {
 
 // What a job's log says of a pause before a next try that `resume` makes at once.
 std::string NextTryText(Nanos pause);
-// Behind the reason for which a job that holds steps cannot go on.
+// Behind the reason for which a job cannot go on; of one that holds steps the latter.
 inline constexpr char kWaits[] = ": the job waits";
 inline constexpr char kWaitsAndKeeps[] = ": the job waits and keeps what it has trained";
 

@@ -325,17 +325,18 @@ class JobRunner::Impl {
   // waits, also where it is to stop (a second cancel abandons it): what it has trained since its
   // last checkpoint is in the segment only, and the reason may be mended.
   void GiveUp(const absl::Status& status) {
-    const bool trained = dispatcher_.completed_steps() > options_.dispatch.first_step;
-    if (!trained) return End(stopping_ ? absl::OkStatus() : status);
+    if (!HoldsSteps()) return End(stopping_ ? absl::OkStatus() : status);
     missing_task_.reset();
     Wait(status);
   }
 
+  // Steps that it has trained itself.
+  bool HoldsSteps() const { return dispatcher_.completed_steps() > options_.dispatch.first_step; }
+
   void Wait(const absl::Status& status) {
     waiting_ = true;
     const Nanos pause = missing_.Failed(now_);
-    const bool trained = dispatcher_.completed_steps() > options_.dispatch.first_step;
-    NextGeneration(absl::StrCat(status.message(), trained ? kWaitsAndKeeps : kWaits, "; ",
+    NextGeneration(absl::StrCat(status.message(), HoldsSteps() ? kWaitsAndKeeps : kWaits, "; ",
                                 NextTryText(pause)));
   }
 

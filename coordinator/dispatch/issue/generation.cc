@@ -55,12 +55,13 @@ Generation::Generation(JobContext& job, recovery::Frontier frontier,
 absl::Status Generation::Begin() {
   const int64_t first = frontier_.step();
   progress_.Begin(first);
-  const bool over = first >= job_.end_step && job_.saved_version >= first;
-  if (!frontier_.initialized() && !over) {
+  // Nothing is left to do, and nothing to save.
+  if (first >= job_.end_step && job_.saved_version >= first) return absl::OkStatus();
+  if (!frontier_.initialized()) {
     progress_.Track(first);
     builder_.AddInitialize(first);
   }
-  if (first >= job_.end_step && job_.saved_version < first) AddCheckpoint(first - 1);
+  if (first >= job_.end_step) AddCheckpoint(first - 1);
   return AppendSteps();
 }
 

@@ -299,8 +299,8 @@ absl::StatusOr<std::string> OriginOf(
     const job::JobSpec& job,
     absl::FunctionRef<bool(const io::DataFingerprint& begun_with, int64_t steps)> same_data) {
   const std::string& named = job.resume_from_checkpoint;
+  const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
   if (!NamesCheckpoint(job)) {
-    const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
     if (!run.ok()) return "";
     // A run without a checkpoint would begin with `init`, and not where it began.
     const bool goes_on =
@@ -308,9 +308,8 @@ absl::StatusOr<std::string> OriginOf(
     return goes_on ? job::BegunFrom(run->result_keys) : "";
   }
   const absl::StatusOr<io::CheckpointManifest> manifest = io::ReadManifest(named);
-  if (!manifest.ok()) {  // of a run that has ended since, nobody needs it
-    const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
-    if (run.ok() && run->finished) return job::BegunFrom(run->result_keys);
+  if (!manifest.ok() && run.ok() && run->finished) {  // of a run that has ended nobody needs it
+    return job::BegunFrom(run->result_keys);
   }
   if (IsNotDamage(manifest.status())) {
     return WithContext(manifest.status(), "resume_from_checkpoint");
@@ -323,16 +322,17 @@ absl::StatusOr<std::string> OriginOf(
   // What a run with these keys, of the same data, has come to, this one would have come to itself.
   job::JobSpec same = job;
   same.begun_from = job::BegunFrom(manifest->result_keys);
-  const auto details = io::CheckpointDetailsFromJson(manifest->details_json, named);
   const std::string keys = job::ResultKeysText(same);
+  const auto is_of_this_run = [&](const std::string& result_keys) {
+    return job::CheckGoesOn(result_keys, same, keys, manifest->step).ok();
+  };
+  if (!is_of_this_run(manifest->result_keys)) return io::IdentityOf(*manifest);
   // A run that has begun there knows its data by its run.json.
-  const absl::StatusOr<io::RunFile> run = io::ReadRunFile(job.output_dir);
-  const bool begun = run.ok() && job::BegunFrom(run->result_keys) == same.begun_from &&
-                     job::CheckGoesOn(run->result_keys, same, keys, manifest->step).ok();
-  const bool own =
-      job::CheckGoesOn(manifest->result_keys, same, keys, manifest->step).ok() &&
-      (!details.ok() || !details->data || begun || same_data(*details->data, manifest->step));
-  return own ? same.begun_from : io::IdentityOf(*manifest);
+  if (run.ok() && is_of_this_run(run->result_keys)) return same.begun_from;
+  const auto details = io::CheckpointDetailsFromJson(manifest->details_json, named);
+  const bool other_data =
+      details.ok() && details->data && !same_data(*details->data, manifest->step);
+  return other_data ? io::IdentityOf(*manifest) : same.begun_from;
 }
 
 }  // namespace harmony::service

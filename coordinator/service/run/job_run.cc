@@ -97,9 +97,8 @@ void JobRun::OnAttached(const Member& member) {
     const absl::Status status = absl::InternalError(
         absl::StrCat(DebugString(member.id), " died ", *deaths,
                      " times while the job was being set up; its log says why"));
-    return HoldsSteps()  ? SetUpLater(member, status)
-           : stop_asked_ ? End(absl::OkStatus())
-                         : End(status);
+    if (HoldsSteps()) return SetUpLater(member, status);
+    return End(stop_asked_ ? absl::OkStatus() : status);
   }
   SendSetup(member);
 }

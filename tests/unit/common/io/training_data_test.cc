@@ -159,15 +159,23 @@ TEST_F(ArraysTest, AFileOfTokensIsNotForThisModel) {
       << OpenError();
 }
 
-TEST(TokenDataTest, LabelsAreTheNextTokensInTheTypeOfTheInput) {
-  const TempDir dir;
-  job::JobSpec job;
-  job.sequence_length = 3;
-  job.data_path = dir.Write("tokens", std::string("\1\2\3\4\5\6\7", 7));
-  model::ModelSpec model;
-  model.inputs = {{{"labels", DType::kI64, {3}}, 10, {1}},
-                  {{"input_ids", DType::kI32, {3}}, 10, {0}}};
-  const auto data = OpenTrainingData(job, model);
+// Seven tokens, two sequences of three.
+class TokenDataTest : public ::testing::Test {
+ protected:
+  TokenDataTest() {
+    job_.sequence_length = 3;
+    job_.data_path = dir_.Write("tokens", std::string("\1\2\3\4\5\6\7", 7));
+    model_.inputs = {{{"labels", DType::kI64, {3}}, 10, {1}},
+                     {{"input_ids", DType::kI32, {3}}, 10, {0}}};
+  }
+
+  const TempDir dir_;
+  job::JobSpec job_;
+  model::ModelSpec model_;
+};
+
+TEST_F(TokenDataTest, LabelsAreTheNextTokensInTheTypeOfTheInput) {
+  const auto data = OpenTrainingData(job_, model_);
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ((*data)->sample_count(), 2);
   EXPECT_TRUE((*data)->Validate(1).ok());
@@ -181,25 +189,18 @@ TEST(TokenDataTest, LabelsAreTheNextTokensInTheTypeOfTheInput) {
 }
 
 // Every token is a label as well.
-TEST(TokenDataTest, TokensAreHeldAgainstTheBoundsOfBothInputs) {
-  const TempDir dir;
-  job::JobSpec job;
-  job.sequence_length = 3;
-  job.data_path = dir.Write("tokens", std::string("\1\2\3\4\5\6\7", 7));
-  model::ModelSpec model;
-  model.inputs = {{{"labels", DType::kI64, {3}}, 10, {1}},
-                  {{"input_ids", DType::kI32, {3}}, 10, {0}}};
+TEST_F(TokenDataTest, TokensAreHeldAgainstTheBoundsOfBothInputs) {
   const auto refused = [&](int64_t labels_below, int64_t ids_below) {
-    model.inputs[0].values_below = labels_below;
-    model.inputs[1].values_below = ids_below;
-    return std::string((*OpenTrainingData(job, model))->Validate(1).message());
+    model_.inputs[0].values_below = labels_below;
+    model_.inputs[1].values_below = ids_below;
+    return std::string((*OpenTrainingData(job_, model_))->Validate(1).message());
   };
   for (const auto& [labels, ids] : {std::pair{7, 10}, {10, 7}, {7, 0}, {0, 7}}) {
     EXPECT_NE(refused(labels, ids).find("token 7 at position 6"), std::string::npos);
   }
   EXPECT_EQ(refused(0, 0), "");
-  job.sequence_length = 1;  // as of a model that was exported without one
-  EXPECT_NE(std::string(OpenTrainingData(job, model).status().message())
+  job_.sequence_length = 1;  // as of a model that was exported without one
+  EXPECT_NE(std::string(OpenTrainingData(job_, model_).status().message())
                 .find("exported without a length of sequences"),
             std::string::npos);
 }

@@ -4,29 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/common/job/job_texts.h"
 
 namespace harmony::job {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
-constexpr absl::string_view kMinimal = R"(model_name_or_path: gpt2-mini
-data: {path: text.txt, format: text-bytes}
-output_dir: out
-)";
-
-absl::StatusOr<JobSpec> Parse(absl::string_view more, const JobOverrides& overrides = {}) {
-  return ParseJobFile(absl::StrCat(kMinimal, more), "/jobs/job.yaml", overrides);
-}
-
-void ExpectError(const absl::Status& status, absl::StatusCode code,
-                 std::initializer_list<absl::string_view> parts) {
-  EXPECT_EQ(status.code(), code) << status;
-  for (absl::string_view part : parts) {
-    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(part)));
-  }
-}
 
 TEST(JobFileTest, DefaultsAndPaths) {
   const auto job = Parse("");

@@ -1,30 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/strings/str_cat.h"
-#include "common/job/job_file.h"
+#include "tests/unit/common/job/job_texts.h"
 
 namespace harmony::job {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
-absl::StatusOr<JobSpec> Parse(absl::string_view more) {
-  return ParseJobFile(absl::StrCat("model_name_or_path: gpt2-mini\n"
-                                   "data: {path: text.txt, format: text-bytes}\n"
-                                   "output_dir: out\n",
-                                   more),
-                      "/jobs/job.yaml");
-}
-
-void ExpectError(const absl::Status& status, absl::StatusCode code,
-                 std::initializer_list<absl::string_view> parts) {
-  EXPECT_EQ(status.code(), code) << status;
-  for (absl::string_view part : parts) {
-    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(part)));
-  }
-}
 
 TEST(JobTextTest, DigestCoversWhatDeterminesTheResult) {
   const JobSpec job = *Parse("");

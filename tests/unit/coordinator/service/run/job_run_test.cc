@@ -54,6 +54,13 @@ class JobRunTest : public ::testing::Test {
     members_.OnSessionClosed(deaths_);
     members_.OnTick();
   }
+  // The process of session 1 cannot take it up now.
+  void RefuseJob() {
+    v1::FromProcess message;
+    message.mutable_job_ready()->set_job_id(run_->setup().id);
+    message.mutable_job_ready()->set_code(static_cast<int>(absl::StatusCode::kUnavailable));
+    run_->OnMessage(*members_.FindSession(1), message);
+  }
   bool told_the_job() const {
     return std::count(link_->sent.begin(), link_->sent.end(), v1::ToProcess::kJob) > 0;
   }
@@ -147,10 +154,7 @@ TEST_F(JobRunTest, AStopEndsAJobThatIsRefusedAndHoldsNothing) {
   Begin(/*continues=*/false);
   Child process;
   members_.OnHello(1, std::make_shared<FakeLink>(), HelloOf(v1::ROLE_WORKER, 0, process.pid()));
-  v1::FromProcess message;
-  message.mutable_job_ready()->set_job_id(run_->setup().id);
-  message.mutable_job_ready()->set_code(static_cast<int>(absl::StatusCode::kUnavailable));
-  run_->OnMessage(*members_.FindSession(1), message);
+  RefuseJob();
   Live(Seconds(5));
   EXPECT_FALSE(ended_.has_value());
   EXPECT_THAT(said_, HasSubstr(": the job waits; the next try is in 1.00 s"));
@@ -168,15 +172,9 @@ TEST_F(JobRunTest, NobodyIsAskedASecondTimeBeforeItHasAnswered) {
   const auto asked = [&] {
     return std::count(link->sent.begin(), link->sent.end(), v1::ToProcess::kJob);
   };
-  const auto refuse = [&] {
-    v1::FromProcess message;
-    message.mutable_job_ready()->set_job_id(run_->setup().id);
-    message.mutable_job_ready()->set_code(static_cast<int>(absl::StatusCode::kUnavailable));
-    run_->OnMessage(*members_.FindSession(1), message);
-  };
   EXPECT_EQ(asked(), 1);
   for (int answered = 1; answered < 4; ++answered) {
-    refuse();
+    RefuseJob();
     for (int i = 0; i < 3; ++i) {
       run_->TryNow();
       Live(Seconds(100));
