@@ -159,9 +159,12 @@ int FewestParts(const Plan& plan, const LayerGroup& backward_group);
 // where each is on one device, "harmony-dp" where all are on the same several, else "mixed".
 const char* ModeOf(const Plan& plan);
 
-// InvalidArgument, naming the group, when groups do not follow each other or lie on a device that
-// there is not, when one keeps what it cannot keep, when gradients of a tied block leave in
-// different numbers of parts, and when sizes or numbers do not divide each other.
+// InvalidArgument, naming the group, when there is none or they do not follow each other or lie on
+// a device that there is not, when one keeps what it cannot keep, and when numbers do not divide
+// each other.
+absl::Status CheckShape(const Plan& plan);
+// The same, and when it is for another model: of other layers or gradients, or with tied blocks
+// whose gradients would leave in different numbers of parts.
 absl::Status CheckPlan(const model::ModelSpec& model, const Plan& plan);
 
 // The backward group of a layer. REQUIRES: groups that cover it.

@@ -19,7 +19,7 @@ std::string PlanFileText(const Plan& plan);
 
 // From such an object, or from the whole output of `harmony plan --json`, which has it as its field
 // "plan". The plan has what is in the file; its devices are empty. InvalidArgument, beginning with
-// `where`, names the field: unknown, missing or out of range, groups that do not follow each other.
+// `where`, names the field (unknown, missing or out of range), or says what CheckShape finds.
 absl::StatusOr<Plan> ParsePlanFile(absl::string_view text, absl::string_view where);
 
 }  // namespace harmony::plan

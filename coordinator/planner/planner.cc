@@ -18,22 +18,13 @@ namespace {
 absl::Status TakeGiven(const model::ModelSpec& model, const job::JobSpec& job,
                        const plan::MachineSpec& machine, const dispatch::CostFactory& costs,
                        const PlannerOptions& options, PlanResult* result) {
-  const int64_t size = options.given->microbatch_size;
-  const int replicas = options.given->replicas;
-  if (job.virtual_replicas == 0 && options.replicas > 0 && replicas != options.replicas) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.given_path, ": replicas: ", replicas, ", but the run was begun with ",
-                     options.replicas, " (virtual_replicas), which fixes its result"));
-  }
-  if (job.micro_batch_size == 0 && options.microbatch_size > 0 && size != options.microbatch_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.given_path, ": micro_batch_size: ", size, ", but the run was begun with ",
-        options.microbatch_size, ", which fixes its result"));
-  }
-  HARMONY_ASSIGN_OR_RETURN(result->plan, AdoptPlan(model, job, machine, *options.given,
-                                                   options.given_path, options.model_of_length));
+  HARMONY_ASSIGN_OR_RETURN(
+      result->plan,
+      AdoptPlan(model, job, machine, *options.given, options.given_path,
+                {options.microbatch_size, options.replicas}, options.model_of_length));
   result->searched = false;
-  const PlanBuilder builder(model, job, machine, size, DivisionOf(result->plan));
+  const PlanBuilder builder(model, job, machine, result->plan.microbatch_size,
+                            DivisionOf(result->plan));
   const MoveRules rules = RulesOf(builder);
   HARMONY_RETURN_IF_ERROR_CTX(Evaluate(builder, rules, costs, options, result), options.given_path);
   const plan::Plan shape = builder.Blank();

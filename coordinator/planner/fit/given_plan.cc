@@ -9,18 +9,25 @@
 namespace harmony::planner {
 namespace {
 
-absl::Status CheckAgainstJob(const job::JobSpec& job, const plan::Plan& given) {
-  const auto wrong = [](absl::string_view field, int64_t is, absl::string_view key,
-                        int64_t wanted) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": ", is, ", but the job has ", key, ": ", wanted));
-  };
-  if (given.sequence_length != job.sequence_length) {
-    return wrong("sequence_length", given.sequence_length, "sequence_length", job.sequence_length);
-  }
-  if (job.micro_batch_size > 0 && given.microbatch_size != job.micro_batch_size) {
-    return wrong("micro_batch_size", given.microbatch_size, "micro_batch_size",
-                 job.micro_batch_size);
+absl::Status CheckAgainstJob(const job::JobSpec& job, const BegunWith& begun,
+                             const plan::Plan& given) {
+  const struct {
+    absl::string_view field, key;
+    int64_t is, of_job, begun;  // the latter two 0: open
+  } numbers[] = {
+      {"sequence_length", "sequence_length", given.sequence_length, job.sequence_length, 0},
+      {"micro_batch_size", "micro_batch_size", given.microbatch_size, job.micro_batch_size,
+       begun.microbatch_size},
+      {"replicas", "virtual_replicas", given.replicas, job.virtual_replicas, begun.replicas},
+      {"num_microbatches, times micro_batch_size", "global_batch_size", given.global_batch(),
+       job.global_batch_size, 0}};
+  for (const auto& number : numbers) {
+    const bool by_job = number.of_job > 0;
+    const int64_t wanted = by_job ? number.of_job : number.begun;
+    if (wanted == 0 || number.is == wanted) continue;
+    return absl::InvalidArgumentError(absl::StrCat(number.field, ": ", number.is, ", but the ",
+                                                   by_job ? "job has " : "run was begun with ",
+                                                   number.key, ": ", wanted));
   }
   if (job.micro_batch_size > 0 && given.microbatches_per_forward_task > 1) {
     return absl::InvalidArgumentError(
@@ -38,46 +45,12 @@ absl::Status CheckAgainstJob(const job::JobSpec& job, const plan::Plan& given) {
     return absl::InvalidArgumentError(
         absl::StrCat("the groups' devices make it ", mode, ", but the job has mode: ", job.mode));
   }
-  if (job.virtual_replicas > 0 && given.replicas != job.virtual_replicas) {
-    return wrong("replicas", given.replicas, "virtual_replicas", job.virtual_replicas);
-  }
-  if (given.global_batch() != job.global_batch_size) {
-    return wrong("num_microbatches, times micro_batch_size", given.global_batch(),
-                 "global_batch_size", job.global_batch_size);
-  }
   if (job.update != job::UpdateMode::kAuto && job.update != given.update) {
     return absl::InvalidArgumentError(
         absl::StrCat("update: ", ToString(given.update), ", but the job says the other (update)"));
   }
   if (given.update == job::UpdateMode::kEager && job.DeferredUpdates()) {
     return absl::InvalidArgumentError("update: eager, but the job clips gradients (max_grad_norm)");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckAgainstModel(const model::ModelSpec& model, const plan::Plan& given) {
-  if (given.gradient_dtype != model.gradient_dtype) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gradient_dtype: ", PrecisionName(given.gradient_dtype),
-                     ", but the job, or the run that it goes on with, has ",
-                     PrecisionName(model.gradient_dtype), " (gradient_dtype)"));
-  }
-  const int end = given.backward_groups.back().layers.last;
-  if (end + 1 == model.num_layers()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("backward_groups: they end with layer ", end,
-                                                 ", the model has layers 0 to ",
-                                                 model.num_layers() - 1));
-}
-
-absl::Status CheckDevices(const std::vector<plan::LayerGroup>& groups, absl::string_view field,
-                          size_t devices) {
-  for (size_t i = 0; i < groups.size(); ++i) {
-    for (int device : groups[i].devices) {
-      if (device < static_cast<int>(devices)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "].devices: ", device,
-                                                     ", but there are ", devices,
-                                                     " devices, numbered from 0"));
-    }
   }
   return absl::OkStatus();
 }
@@ -106,16 +79,13 @@ absl::Status TooLarge(const model::ModelSpec& model, const plan::Plan& plan,
 
 absl::StatusOr<plan::Plan> AdoptPlan(const model::ModelSpec& model, const job::JobSpec& job,
                                      const plan::MachineSpec& machine, const plan::Plan& given,
-                                     absl::string_view where, const ModelOfLength& of_length) {
-  HARMONY_RETURN_IF_ERROR_CTX(CheckAgainstJob(job, given), where);
-  HARMONY_RETURN_IF_ERROR_CTX(CheckAgainstModel(model, given), where);
-  const size_t devices = machine.devices.size();
-  HARMONY_RETURN_IF_ERROR_CTX(CheckDevices(given.forward_groups, "forward_groups", devices), where);
-  HARMONY_RETURN_IF_ERROR_CTX(CheckDevices(given.backward_groups, "backward_groups", devices),
-                              where);
+                                     absl::string_view where, const BegunWith& begun,
+                                     const ModelOfLength& of_length) {
+  HARMONY_RETURN_IF_ERROR_CTX(CheckAgainstJob(job, begun, given), where);
   const PlanBuilder builder(model, job, machine, given.microbatch_size, DivisionOf(given));
   plan::Plan plan = builder.Blank();
   plan.update = given.update;
+  plan.gradient_dtype = given.gradient_dtype;
   plan.microbatches_per_forward_task = given.microbatches_per_forward_task;
   plan.stream_slots = given.stream_slots;
   plan.forward_groups = given.forward_groups;

@@ -46,19 +46,19 @@ TEST(PlanJsonTest, RoundTrip) {
 }
 
 constexpr char kGood[] =
-    R"({"schema": "harmony-plan/1", "devices": 2, "micro_batch_size": 2, "num_microbatches": 4,
-        "sequence_length": 16, "update": "eager", "forward_span": 1, "stream_slots": 2,
-        "forward_groups": [{"first_layer": 0, "last_layer": 1, "device": 0}],
+    R"({"schema": "harmony-plan/1", "replicas": 4, "devices": 2, "micro_batch_size": 2,
+        "num_microbatches": 4, "sequence_length": 16, "update": "eager", "gradient_dtype": "fp32",
+        "pass_weights": false, "forward_span": 1, "stream_slots": 2,
+        "forward_groups": [{"first_layer": 0, "last_layer": 1, "devices": [0]}],
         "backward_groups": [
-          {"first_layer": 0, "last_layer": 1, "device": 0, "keep_weights": true, "keep_stash": false},
-          {"first_layer": 2, "last_layer": 3, "device": 1, "keep_weights": false, "keep_stash": false}
+          {"first_layer": 0, "last_layer": 1, "devices": [0], "keep_weights": true,
+           "keep_stash": false, "keep_activations": false, "gradient_parts": 4},
+          {"first_layer": 2, "last_layer": 3, "devices": [1], "keep_weights": false,
+           "keep_stash": false, "keep_activations": false, "gradient_parts": 4}
         ]})";
 
 TEST(PlanJsonTest, PlansOfSeveralDevicesAGroup) {
-  const std::string text =
-      absl::StrReplaceAll(kGood, {{"\"update\"", "\"replicas\": 4, \"update\""},
-                                  {"\"device\": 1", "\"devices\": [1, 1, 1, 0]"},
-                                  {"\"device\": 0", "\"devices\": [0, 1]"}});
+  const std::string text = absl::StrReplaceAll(kGood, {{"[1]", "[1, 1, 1, 0]"}, {"[0]", "[0, 1]"}});
   const absl::StatusOr<Plan> plan = ParsePlanFile(text, "p.json");
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->backward_groups[0].devices, (DeviceSet{0, 1}));
@@ -69,40 +69,28 @@ TEST(PlanJsonTest, PlansOfSeveralDevicesAGroup) {
         ParsePlanFile(absl::StrReplaceAll(text, {{from, to}}), "p.json").status().message());
   };
   EXPECT_THAT(mistake("[1, 1, 1, 0]", "[1, 1, 0]"),
-              HasSubstr("backward_groups[1].devices: has 3 entries; they must divide replicas, 4"));
-  EXPECT_THAT(mistake("[1, 1, 1, 0]", "[]"), HasSubstr("devices: has 0 entries"));
+              HasSubstr("p.json: backward group of layers 2 to 3 on 3 devices, which do not divide "
+                        "the 4 replicas"));
+  EXPECT_THAT(mistake("[1, 1, 1, 0]", "[]"), HasSubstr("layers 2 to 3 on 0 devices"));
   EXPECT_THAT(mistake("[1, 1, 1, 0]", "[1, 2]"),
-              HasSubstr("backward_groups[1].devices[1]: is 2; the plan is for 2 devices, from 0"));
-}
-
-// Of before groups could have several: with harmony-dp each device ran all of them.
-TEST(PlanJsonTest, OlderDataParallelPlans) {
-  const std::string text = absl::StrReplaceAll(
-      kGood, {{"\"update\"", "\"mode\": \"harmony-dp\", \"replicas\": 2, \"update\""},
-              {"\"device\": 1", "\"device\": 0"}});
-  const absl::StatusOr<Plan> plan = ParsePlanFile(text, "p.json");
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_STREQ(ModeOf(*plan), "harmony-dp");
-  EXPECT_EQ(plan->replicas, 2);
-  EXPECT_EQ(plan->backward_groups[1].devices, (DeviceSet{0, 1}));
-  EXPECT_EQ(PlanFileText(*ParsePlanFile(PlanFileText(*plan), "p.json")), PlanFileText(*plan));
+              HasSubstr("backward group of layers 2 to 3 on device 2 of 2"));
 }
 
 TEST(PlanJsonTest, NamesFileAndFieldOfWhatIsWrong) {
   const absl::StatusOr<Plan> good = ParsePlanFile(kGood, "p.json");
   ASSERT_TRUE(good.ok()) << good.status();
-  EXPECT_STREQ(ModeOf(*good), "harmony-pp");  // a plan of before there was a choice
-  EXPECT_EQ(good->replicas, 1);
+  EXPECT_STREQ(ModeOf(*good), "harmony-pp");
   struct Mistake {
     const char *from, *to, *says;
   };
   const Mistake mistakes[] = {
       {"\"devices\": 2", "\"devices\": 0", "devices"},
-      {"\"device\": 1", "\"device\": 2", "backward_groups[1].device"},
+      {"[1]", "[2]", "backward group of layers 2 to 3 on device 2 of 2"},
       {"\"update\": \"eager\"", "\"update\": \"lazy\"", "update"},
       {"\"stream_slots\": 2", "\"stream_slots\": -1", "stream_slots"},
       {"\"stream_slots\": 2", "\"stream_slots\": 2, \"colour\": 3", "colour"},
-      {"\"forward_span\": 1", "\"forward_span\": 3", "forward_span: is 3"},
+      {"\"forward_span\": 1", "\"forward_span\": 3",
+       "forward tasks of 3 microbatches at once (forward_span) do not divide the 4"},
       {"\"forward_span\": 1", "\"forward_span\": 4294967296",
        "forward_span: must be at most 16384, is 4294967296"},
       {"\"stream_slots\": 2", "\"stream_slots\": 4294967297",
@@ -115,21 +103,22 @@ TEST(PlanJsonTest, NamesFileAndFieldOfWhatIsWrong) {
        "micro_batch_size: must be at most"},
       {"\"last_layer\": 3", "\"last_layer\": 4294967299",
        "backward_groups[1].last_layer: must be at most"},
-      {"\"device\": 1", "\"device\": 4294967297", "backward_groups[1].device: is 4294967297"},
+      {"[1]", "[4294967297]", "backward_groups[1].devices[0]: must be at most 63, is 4294967297"},
       {"\"forward_span\": 1,", "", "forward_span"},
       {"harmony-plan/1", "harmony-plan/9", "schema"},
-      {"\"first_layer\": 2", "\"first_layer\": 3", "backward_groups[1].first_layer"},
+      {"\"first_layer\": 2", "\"first_layer\": 3",
+       "backward group of layers 3 to 3 where layer 2 is next"},
       {"\"sequence_length\": 16,", "", "sequence_length"},
       {"\"micro_batch_size\": 2", "\"micro_batch_size\": \"2\"", "micro_batch_size"},
-      {"{\"first_layer\": 0, \"last_layer\": 1, \"device\": 0}",
-       "{\"first_layer\": 0, \"last_layer\": 0, \"device\": 0}", "forward groups end"},
+      {"\"last_layer\": 1, \"devices\": [0]}", "\"last_layer\": 0, \"devices\": [0]}",
+       "forward groups end"},
       {"\"keep_weights\": false", "\"keep_weights\": 1", "keep_weights"},
-      {"\"update\"", "\"replicas\": 3, \"update\"", "replicas: is 3"},
-      {"\"update\"", "\"replicas\": 0, \"update\"", "replicas"},
-      {"\"update\"", "\"mode\": \"dp-swap\", \"update\"", "mode: is 'dp-swap'"},
-      {"\"update\"", "\"mode\": \"harmony-dp\", \"update\"", "backward_groups[1].device"},
-      {"\"keep_weights\": true", "\"keep_weights\": true, \"keep_activations\": \"yes\"",
+      {"\"replicas\": 4", "\"replicas\": 3", "3 replicas are no power of two"},
+      {"\"replicas\": 4", "\"replicas\": 0", "replicas: must be at least 1"},
+      {"\"gradient_parts\": 4", "\"gradient_parts\": 3", "do not divide 4 replicas"},
+      {"\"keep_activations\": false", "\"keep_activations\": \"yes\"",
        "backward_groups[0].keep_activations"},
+      {"\"devices\": [0]}", "\"devices\": [0], \"keep_stash\": true}", "keep_stash"},
   };
   for (const Mistake& mistake : mistakes) {
     const std::string text = absl::StrReplaceAll(kGood, {{mistake.from, mistake.to}});

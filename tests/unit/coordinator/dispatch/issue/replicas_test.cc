@@ -422,7 +422,7 @@ TEST_F(ReplicasTest, PlansThatDoNotDivideAreRefused) {
   plan.backward_groups[1].gradient_parts = 2;
   EXPECT_TRUE(plan::CheckPlan(model_, plan).ok());
   plan.microbatches_per_forward_task = 4;
-  refused("forward tasks of 4 microbatches at once do not divide the 2 of a device");
+  refused("forward tasks of 4 microbatches at once (forward_span) do not divide the 2 of a device");
   plan.microbatches_per_forward_task = 1;
   plan.backward_groups[1].keep_stash = true;  // device 0 makes all of it, and keeps the first half
   refused("keeps its stash (keep_stash) on device 0+1, of which one makes some of what it keeps");

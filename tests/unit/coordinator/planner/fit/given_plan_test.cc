@@ -29,7 +29,9 @@ class GivenPlanTest : public ::testing::Test {
     result_ = *MakePlan(model_, job_, machine_, quick_);
     given_ = result_.plan;
   }
-  absl::Status Adopt() { return AdoptPlan(model_, job_, machine_, given_, "p.json", {}).status(); }
+  absl::Status Adopt() {
+    return AdoptPlan(model_, job_, machine_, given_, "p.json", {}, {}).status();
+  }
   void Expect(absl::string_view what, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
     const absl::Status status = Adopt();
     EXPECT_EQ(status.code(), code) << status;
@@ -75,7 +77,7 @@ TEST_F(GivenPlanTest, RefusesWhatIsNotForThisJobOrMachine) {
   Expect("max_grad_norm");
   job_.max_grad_norm = 0;
   given_.backward_groups.back().devices = 5;
-  Expect("].devices: 5");
+  Expect("on device 5 of 2");
   given_ = result_.plan;
   machine_.devices = *plan::ParseDevices("sim*2:mem=4202496");  // the workspace and no more
   Expect("groups[", absl::StatusCode::kResourceExhausted);
@@ -171,8 +173,9 @@ TEST_F(GivenPlanTest, ForwardTasksMayBeLarger) {
   EXPECT_EQ(DebugString(again->plan), DebugString(result->plan));
   EXPECT_EQ(again->report.lower_bound, result->report.lower_bound);
   options.microbatch_size = 2;
-  EXPECT_THAT(std::string(MakePlan(model_, job_, machine_, options).status().message()),
-              HasSubstr("p.json: micro_batch_size: 1, but the run was begun with 2"));
+  EXPECT_THAT(
+      std::string(MakePlan(model_, job_, machine_, options).status().message()),
+      HasSubstr("p.json: micro_batch_size: 1, but the run was begun with micro_batch_size: 2"));
 
   // A number is the size of both.
   job_.micro_batch_size = 1;
