@@ -3,9 +3,9 @@
 // What each kind of lane is: the one table that all ask. A new kind is an enumerator of LaneKind
 // and a row here; see docs/adding_a_kind.md. PURE.
 
-#include <array>
 #include <cstddef>
 
+#include "common/base/kind_table.h"
 #include "common/command/command.h"
 
 namespace harmony::command {
@@ -20,30 +20,26 @@ enum class LaneOwner : uint8_t { kWorker, kSwapper, kHostWorker };
 enum class LaneLink : uint8_t { kNone, kH2D, kD2H, kP2P };
 
 struct LaneTraits {
-  const char* name = "";   // in logs and as the semaphore's name, before the device's number
-  const char* title = "";  // of its row in a timeline
-  LaneOwner owner = LaneOwner::kWorker;
-  LaneLink link = LaneLink::kNone;
+  LaneKind kind;
+  const char* name;   // in logs and as the semaphore's name, before the device's number
+  const char* title;  // of its row in a timeline
+  LaneOwner owner;
+  LaneLink link;
 };
 
-constexpr LaneTraits TraitsOf(LaneKind kind) {
-  switch (kind) {
-    case LaneKind::kCompute:
-      return {"compute", "compute", LaneOwner::kWorker, LaneLink::kNone};
-    case LaneKind::kH2DBulk:
-      return {"h2d_bulk", "h2d weights", LaneOwner::kSwapper, LaneLink::kH2D};
-    case LaneKind::kH2DStream:
-      return {"h2d_stream", "h2d activations", LaneOwner::kSwapper, LaneLink::kH2D};
-    case LaneKind::kD2H:
-      return {"d2h", "d2h", LaneOwner::kSwapper, LaneLink::kD2H};
-    case LaneKind::kP2P:
-      return {"p2p", "p2p out", LaneOwner::kSwapper, LaneLink::kP2P};
-    case LaneKind::kHostCompute:
-      return {"host_compute", "updates", LaneOwner::kHostWorker, LaneLink::kNone};
-    case LaneKind::kHostIo:
-      return {"host_io", "data and checkpoints", LaneOwner::kHostWorker, LaneLink::kNone};
-  }
-  return {};
+inline constexpr LaneTraits kLaneTraits[] = {
+    {LaneKind::kCompute, "compute", "compute", LaneOwner::kWorker, LaneLink::kNone},
+    {LaneKind::kH2DBulk, "h2d_bulk", "h2d weights", LaneOwner::kSwapper, LaneLink::kH2D},
+    {LaneKind::kH2DStream, "h2d_stream", "h2d activations", LaneOwner::kSwapper, LaneLink::kH2D},
+    {LaneKind::kD2H, "d2h", "d2h", LaneOwner::kSwapper, LaneLink::kD2H},
+    {LaneKind::kP2P, "p2p", "p2p out", LaneOwner::kSwapper, LaneLink::kP2P},
+    {LaneKind::kHostCompute, "host_compute", "updates", LaneOwner::kHostWorker, LaneLink::kNone},
+    {LaneKind::kHostIo, "host_io", "data and checkpoints", LaneOwner::kHostWorker, LaneLink::kNone},
+};
+static_assert(IsTableOf<kLaneKinds>(kLaneTraits));
+
+constexpr const LaneTraits& TraitsOf(LaneKind kind) {
+  return kLaneTraits[static_cast<size_t>(kind)];
 }
 
 // There is one of it, not one for each device.
@@ -53,7 +49,7 @@ constexpr bool IsHostKind(LaneKind kind) { return TraitsOf(kind).owner == LaneOw
 inline constexpr int kDeviceLaneKinds = [] {
   int count = 0;
   for (int kind = 0; kind < kLaneKinds; ++kind) {
-    count += IsHostKind(static_cast<LaneKind>(kind)) ? 0 : 1;
+    count += int{!IsHostKind(static_cast<LaneKind>(kind))};
   }
   return count;
 }();

@@ -59,7 +59,7 @@ class DeviceSet {
   // Runs of entries with the same device: what a device does of the group, a shard of it.
   int num_shards() const {
     int runs = 1;
-    for (size_t i = 1; i < entries_.size(); ++i) runs += entries_[i] != entries_[i - 1] ? 1 : 0;
+    for (size_t i = 1; i < entries_.size(); ++i) runs += int{entries_[i] != entries_[i - 1]};
     return runs;
   }
   // Each entry twice: the same shares as in half as many.
@@ -72,7 +72,7 @@ class DeviceSet {
   // The run that entry i belongs to.
   int ShardOfEntry(int i) const {
     int runs = 0;
-    for (int at = 1; at <= i; ++at) runs += (*this)[at] != (*this)[at - 1] ? 1 : 0;
+    for (int at = 1; at <= i; ++at) runs += int{(*this)[at] != (*this)[at - 1]};
     return runs;
   }
 

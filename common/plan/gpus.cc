@@ -48,10 +48,10 @@ int64_t ContextsOn(int ordinal, const std::vector<DeviceSpec>& specs) {
   int64_t contexts = 0;
   bool swapper = false;
   for (const DeviceSpec& spec : specs) {
-    contexts += spec.cuda_ordinal == ordinal || spec.worker_copies ? 1 : 0;
+    contexts += int{spec.cuda_ordinal == ordinal || spec.worker_copies};
     swapper = swapper || !spec.worker_copies;
   }
-  return contexts + (swapper ? 1 : 0);
+  return contexts + int{swapper};
 }
 
 // The memory of the devices that are one GPU.
@@ -62,15 +62,16 @@ absl::Status ShareMemory(const Gpu& gpu, int64_t contexts,
   int64_t open = 0;
   for (const DeviceSpec* device : devices) {
     given += device->memory;
-    open += device->memory == Bytes() ? 1 : 0;
+    open += int{device->memory == Bytes()};
   }
   const Bytes left = gpu.free - processes - given - (open > 0 ? LeftToOthers(gpu.free) : Bytes());
   if (left < kGpuPage * open) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "devices: cuda:", gpu.ordinal, " (", gpu.name, ") has ", FormatBytes(gpu.free), " free of ",
-        FormatBytes(gpu.memory), "; ", given > Bytes() ? FormatBytes(given) + " are asked for" : "",
-        given > Bytes() ? ", and " : "", "the processes that use it take about ",
-        FormatBytes(processes), ": give less mem=, or end what uses the GPU (nvidia-smi)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("devices: cuda:", gpu.ordinal, " (", gpu.name, ") has ", FormatBytes(gpu.free),
+                     " free of ", FormatBytes(gpu.memory), "; ",
+                     given > Bytes() ? FormatBytes(given) + " are asked for, and " : "",
+                     "the processes that use it take about ", FormatBytes(processes),
+                     ": give less mem=, or end what uses the GPU (nvidia-smi)"));
   }
   for (DeviceSpec* device : devices) {
     if (device->memory > Bytes()) continue;

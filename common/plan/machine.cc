@@ -39,53 +39,70 @@ absl::Status CheckRate(double rate, double least, double most, absl::string_view
   return absl::InvalidArgumentError(absl::StrCat("must be ", range));
 }
 
-absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceSpec& device) {
-  if (key == "mem") {
-    HARMONY_ASSIGN_OR_RETURN(device.memory, ParseBytes(value));
-    HARMONY_RETURN_IF_ERROR(CheckMemory(device.memory));
-    if (device.kind != DeviceKind::kCuda) return absl::OkStatus();
-    if (device.memory < kGpuPage) return absl::InvalidArgumentError("must be at least 2MiB");
-    device.memory -= Bytes(device.memory.count() % kGpuPage.count());
-    return absl::OkStatus();
-  }
-  if (key == "copies") {
-    if (value != "worker" && value != "swapper") {
-      return absl::InvalidArgumentError("must be worker or swapper");
-    }
-    device.worker_copies = value == "worker";
-    return absl::OkStatus();
-  }
-  if (device.kind == DeviceKind::kCuda) {
-    return absl::InvalidArgumentError("a cuda device takes only mem and copies");
-  }
-  if (key == "flops") {
-    HARMONY_ASSIGN_OR_RETURN(device.flops, ParseFlops(value));
-    return CheckRate(device.flops.value, limits::kLeastFlops, limits::kMostFlops,
-                     "from 1M to 1000P (floating-point operations per second)");
-  }
-  if (key == "context") {
-    HARMONY_ASSIGN_OR_RETURN(device.context, ParseBytes(value));
-    return absl::OkStatus();
-  }
-  if (key == "root") {
-    if (value.empty() || !absl::c_all_of(value, [](char c) { return absl::ascii_isalnum(c); })) {
-      return absl::InvalidArgumentError("must be a name of letters and digits");
-    }
-    device.root = std::string(value);
-    return absl::OkStatus();
-  }
-  BytesPerSecond* rate = key == "h2d"    ? &device.h2d
-                         : key == "d2h"  ? &device.d2h
-                         : key == "p2p"  ? &device.p2p
-                         : key == "host" ? &device.host
-                                         : nullptr;
-  if (rate == nullptr) {
-    return absl::InvalidArgumentError(
-        "unknown key (known: mem, context, flops, h2d, d2h, p2p, root, host, copies)");
-  }
-  HARMONY_ASSIGN_OR_RETURN(*rate, ParseBytesPerSecond(value));
-  return CheckRate(rate->value, limits::kLeastBytesPerSecond, limits::kMostBytesPerSecond,
+absl::Status ReadMemory(absl::string_view value, DeviceSpec& device) {
+  HARMONY_ASSIGN_OR_RETURN(device.memory, ParseBytes(value));
+  HARMONY_RETURN_IF_ERROR(CheckMemory(device.memory));
+  if (device.kind != DeviceKind::kCuda) return absl::OkStatus();
+  if (device.memory < kGpuPage) return absl::InvalidArgumentError("must be at least 2MiB");
+  device.memory -= Bytes(device.memory.count() % kGpuPage.count());
+  return absl::OkStatus();
+}
+
+absl::Status ReadCopies(absl::string_view value, DeviceSpec& device) {
+  device.worker_copies = value == "worker";
+  if (device.worker_copies || value == "swapper") return absl::OkStatus();
+  return absl::InvalidArgumentError("must be worker or swapper");
+}
+
+absl::Status ReadContext(absl::string_view value, DeviceSpec& device) {
+  HARMONY_ASSIGN_OR_RETURN(device.context, ParseBytes(value));
+  return absl::OkStatus();
+}
+
+absl::Status ReadFlops(absl::string_view value, DeviceSpec& device) {
+  HARMONY_ASSIGN_OR_RETURN(device.flops, ParseFlops(value));
+  return CheckRate(device.flops.value, limits::kLeastFlops, limits::kMostFlops,
+                   "from 1M to 1000P (floating-point operations per second)");
+}
+
+template <BytesPerSecond DeviceSpec::*kRate>
+absl::Status ReadRate(absl::string_view value, DeviceSpec& device) {
+  HARMONY_ASSIGN_OR_RETURN(device.*kRate, ParseBytesPerSecond(value));
+  return CheckRate((device.*kRate).value, limits::kLeastBytesPerSecond, limits::kMostBytesPerSecond,
                    "from 1kB/s to 1e18B/s");
+}
+
+absl::Status ReadRoot(absl::string_view value, DeviceSpec& device) {
+  device.root = std::string(value);
+  if (!value.empty() && absl::c_all_of(value, absl::ascii_isalnum)) return absl::OkStatus();
+  return absl::InvalidArgumentError("must be a name of letters and digits");
+}
+
+struct Option {
+  absl::string_view key;
+  absl::Status (*read)(absl::string_view value, DeviceSpec& device);
+  bool of_gpus = false;  // too, not only of simulated devices
+};
+constexpr Option kOptions[] = {{"mem", ReadMemory, true},
+                               {"context", ReadContext},
+                               {"flops", ReadFlops},
+                               {"h2d", ReadRate<&DeviceSpec::h2d>},
+                               {"d2h", ReadRate<&DeviceSpec::d2h>},
+                               {"p2p", ReadRate<&DeviceSpec::p2p>},
+                               {"root", ReadRoot},
+                               {"host", ReadRate<&DeviceSpec::host>},
+                               {"copies", ReadCopies, true}};
+
+absl::Status ApplyOption(absl::string_view key, absl::string_view value, DeviceSpec& device) {
+  const bool gpu = device.kind == DeviceKind::kCuda;
+  std::vector<absl::string_view> known;
+  for (const Option& option : kOptions) {
+    if (gpu && !option.of_gpus) continue;
+    if (option.key == key) return option.read(value, device);
+    known.push_back(option.key);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown key (known", gpu ? " of a cuda device" : "", ": ", absl::StrJoin(known, ", "), ")"));
 }
 
 // "mem=64MiB,flops=20G"

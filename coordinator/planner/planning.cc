@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -294,12 +295,12 @@ class Planning {
   }
 
   static bool Better(const Contender& a, const Contender& b) {
-    if (a.found.found != b.found.found) return a.found.found;
-    if (a.fits_host != b.fits_host) return a.fits_host;
-    if (a.found.found && !a.fits_host) {
-      return a.found.best.plan.arena_dynamic < b.found.best.plan.arena_dynamic;
-    }
-    return a.found.best.score < b.found.best.score;
+    const auto rank = [](const Contender& of) {
+      const ScoredPlan& best = of.found.best;
+      return std::tuple(!of.found.found, !of.fits_host,
+                        of.fits_host ? best.score.count() : best.plan.arena_dynamic.count());
+    };
+    return rank(a) < rank(b);
   }
 
   // The mode that was not taken.

@@ -144,7 +144,7 @@ class CudaTest(harness.Scratch):
         self.refused("cuda:7,mem=8MiB", "no cuda:7", "cuda:0 (Fake GPU)")
         self.refused("cuda:0,mem=8GiB", "8.00 GiB free", "mem=")
         self.refused("cuda:0,mem=8MiB;sim:mem=8MiB", "all sim or all cuda")
-        self.refused("cuda:0,mem=8MiB,flops=1G", "takes only mem and copies")
+        self.refused("cuda:0,mem=8MiB,flops=1G", "known of a cuda device: mem, copies")
         self.refused("cuda:0,mem=1MiB", "at least 2MiB")
         self.gpus(fail="CtxCreate:1:2")
         self.refused("cuda:0,mem=8MiB", "cuda:0 cannot be used", "out of memory")

@@ -1,14 +1,16 @@
 #pragma once
 
 // The kinds of nodes of the work graph, and the one table that says what each of them is. A new
-// kind is an enumerator, a row of TraitsOf, a function of CommandWriter (which writes its command),
-// and the place in StepBuilder that adds it; the compiler names the switches that lack it. PURE.
+// kind is an enumerator, a row here, a function of CommandWriter (which writes its command) and its
+// row there, and the place in StepBuilder that adds it. PURE.
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
+#include "common/base/kind_table.h"
 #include "common/command/command.h"
 #include "common/command/lane_kinds.h"
 
@@ -64,6 +66,7 @@ enum class LastRead : uint8_t {
 };
 
 struct NodeTraits {
+  NodeKind kind;
   const char* name = "";
   // That carries it; of a device lane: of the execution's device, or that of `weights_from`.
   command::LaneKind lane = command::LaneKind::kCompute;
@@ -82,76 +85,90 @@ struct NodeTraits {
   bool once = false;  // in a run, not in each step
 };
 
-constexpr NodeTraits MakeTraits(NodeKind kind) {
-  using K = NodeKind;
-  using W = FirstWrite;
-  using R = LastRead;
-  using L = command::LaneKind;
-  switch (kind) {
-    case K::kInitialize:
-      return {.name = "initialize", .lane = L::kHostIo, .once = true};
-    case K::kLoadBatch:
-      return {.name = "load_batch", .lane = L::kHostIo};
-    case K::kLoadWeights:
-      return {.name = "load_weights", .lane = L::kH2DBulk, .writes = W::kWeights};
-    case K::kPassWeights:
-      return {
-          .name = "pass_weights", .lane = L::kP2P, .writes = W::kWeights, .reads = R::kPeerWeights};
-    case K::kBatchIn:
-      return {.name = "batch_in", .lane = L::kH2DStream, .writes = W::kInputSlot};
-    case K::kStashIn:
-      return {.name = "stash_in", .lane = L::kH2DStream, .writes = W::kInputSlot};
-    case K::kInputIn:
-      return {.name = "input_in", .lane = L::kH2DStream, .writes = W::kInputSlot};
-    case K::kGradientIn:
-      return {.name = "gradient_in", .lane = L::kH2DStream, .writes = W::kInputSlot};
-    case K::kCompute:
-      return {.name = "compute", .lane = L::kCompute, .writes = W::kOutputs, .reads = R::kInputs};
-    case K::kSend:
-      return {.name = "send", .lane = L::kP2P, .writes = W::kConsumer, .reads = R::kOutput};
-    case K::kStashOut:
-      return {.name = "stash_out", .lane = L::kD2H, .reads = R::kOutput};
-    case K::kKeep:
-      return {.name = "keep", .lane = L::kP2P, .reads = R::kOutput};
-    case K::kBoundaryOut:
-      return {.name = "boundary_out", .lane = L::kD2H, .reads = R::kOutput, .shares_arena = true};
-    case K::kLossOut:
-      return {.name = "loss_out", .lane = L::kD2H, .reads = R::kLosses};
-    case K::kGradientOut:
-      return {.name = "gradient_out",
-              .lane = L::kD2H,
-              .writes = W::kArenaGradient,
-              .reads = R::kGradient,
-              .shares_arena = true,
-              .aside = true,
-              .yields = true};
-    case K::kPassSum:
-      return {.name = "pass_sum",
-              .lane = L::kP2P,
-              .writes = W::kTaker,
-              .reads = R::kGradient,
-              .aside = true};
-    case K::kStepScalars:
-      return {.name = "step_scalars", .lane = L::kHostCompute};
-    case K::kNorm:
-      return {.name = "norm", .lane = L::kHostCompute};
-    case K::kClip:
-      return {.name = "clip", .lane = L::kHostCompute};
-    case K::kUpdate:
-      return {.name = "update", .lane = L::kHostCompute};
-    case K::kCheckpoint:
-      return {.name = "checkpoint", .lane = L::kHostIo, .once = true};
-  }
-  return {};
-}
-
-inline constexpr std::array<NodeTraits, kNodeKinds> kNodeTraits = [] {
-  std::array<NodeTraits, kNodeKinds> table{};
-  for (int kind = 0; kind < kNodeKinds; ++kind) {
-    table[static_cast<size_t>(kind)] = MakeTraits(static_cast<NodeKind>(kind));
-  }
-  return table;
-}();
+inline constexpr NodeTraits kNodeTraits[] = {
+    {.kind = NodeKind::kInitialize,
+     .name = "initialize",
+     .lane = command::LaneKind::kHostIo,
+     .once = true},
+    {.kind = NodeKind::kLoadBatch, .name = "load_batch", .lane = command::LaneKind::kHostIo},
+    {.kind = NodeKind::kLoadWeights,
+     .name = "load_weights",
+     .lane = command::LaneKind::kH2DBulk,
+     .writes = FirstWrite::kWeights},
+    {.kind = NodeKind::kPassWeights,
+     .name = "pass_weights",
+     .lane = command::LaneKind::kP2P,
+     .writes = FirstWrite::kWeights,
+     .reads = LastRead::kPeerWeights},
+    {.kind = NodeKind::kBatchIn,
+     .name = "batch_in",
+     .lane = command::LaneKind::kH2DStream,
+     .writes = FirstWrite::kInputSlot},
+    {.kind = NodeKind::kStashIn,
+     .name = "stash_in",
+     .lane = command::LaneKind::kH2DStream,
+     .writes = FirstWrite::kInputSlot},
+    {.kind = NodeKind::kInputIn,
+     .name = "input_in",
+     .lane = command::LaneKind::kH2DStream,
+     .writes = FirstWrite::kInputSlot},
+    {.kind = NodeKind::kGradientIn,
+     .name = "gradient_in",
+     .lane = command::LaneKind::kH2DStream,
+     .writes = FirstWrite::kInputSlot},
+    {.kind = NodeKind::kCompute,
+     .name = "compute",
+     .lane = command::LaneKind::kCompute,
+     .writes = FirstWrite::kOutputs,
+     .reads = LastRead::kInputs},
+    {.kind = NodeKind::kSend,
+     .name = "send",
+     .lane = command::LaneKind::kP2P,
+     .writes = FirstWrite::kConsumer,
+     .reads = LastRead::kOutput},
+    {.kind = NodeKind::kStashOut,
+     .name = "stash_out",
+     .lane = command::LaneKind::kD2H,
+     .reads = LastRead::kOutput},
+    {.kind = NodeKind::kKeep,
+     .name = "keep",
+     .lane = command::LaneKind::kP2P,
+     .reads = LastRead::kOutput},
+    {.kind = NodeKind::kBoundaryOut,
+     .name = "boundary_out",
+     .lane = command::LaneKind::kD2H,
+     .reads = LastRead::kOutput,
+     .shares_arena = true},
+    {.kind = NodeKind::kLossOut,
+     .name = "loss_out",
+     .lane = command::LaneKind::kD2H,
+     .reads = LastRead::kLosses},
+    {.kind = NodeKind::kGradientOut,
+     .name = "gradient_out",
+     .lane = command::LaneKind::kD2H,
+     .writes = FirstWrite::kArenaGradient,
+     .reads = LastRead::kGradient,
+     .shares_arena = true,
+     .aside = true,
+     .yields = true},
+    {.kind = NodeKind::kPassSum,
+     .name = "pass_sum",
+     .lane = command::LaneKind::kP2P,
+     .writes = FirstWrite::kTaker,
+     .reads = LastRead::kGradient,
+     .aside = true},
+    {.kind = NodeKind::kStepScalars,
+     .name = "step_scalars",
+     .lane = command::LaneKind::kHostCompute},
+    {.kind = NodeKind::kNorm, .name = "norm", .lane = command::LaneKind::kHostCompute},
+    {.kind = NodeKind::kClip, .name = "clip", .lane = command::LaneKind::kHostCompute},
+    {.kind = NodeKind::kUpdate, .name = "update", .lane = command::LaneKind::kHostCompute},
+    {.kind = NodeKind::kCheckpoint,
+     .name = "checkpoint",
+     .lane = command::LaneKind::kHostIo,
+     .once = true},
+};
+static_assert(IsTableOf<kNodeKinds>(kNodeTraits));
 
 constexpr const NodeTraits& TraitsOf(NodeKind kind) {
   return kNodeTraits[static_cast<size_t>(kind)];
@@ -165,8 +182,8 @@ inline constexpr std::array<int, command::kLaneKinds + 1> kAsideBefore = [] {
     const auto has = [lane](const NodeTraits& traits) {
       return traits.aside && static_cast<int>(traits.lane) == lane;
     };
-    const bool any = std::any_of(kNodeTraits.begin(), kNodeTraits.end(), has);
-    before[static_cast<size_t>(lane) + 1] = before[static_cast<size_t>(lane)] + (any ? 1 : 0);
+    const bool any = std::any_of(std::begin(kNodeTraits), std::end(kNodeTraits), has);
+    before[static_cast<size_t>(lane) + 1] = before[static_cast<size_t>(lane)] + int{any};
   }
   return before;
 }();

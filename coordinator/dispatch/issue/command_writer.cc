@@ -22,74 +22,39 @@ CommandWriter::CommandWriter(const model::ModelSpec& model, const plan::Plan& pl
       records_(records),
       parameters_(command::ParameterOffsets(model)) {}
 
+constexpr CommandWriter::Writer CommandWriter::kWriters[] = {
+    {NodeKind::kInitialize, &CommandWriter::Initialize},
+    {NodeKind::kLoadBatch, &CommandWriter::LoadBatch},
+    {NodeKind::kLoadWeights, &CommandWriter::LoadWeights},
+    {NodeKind::kPassWeights, &CommandWriter::PassWeights},
+    {NodeKind::kBatchIn, &CommandWriter::BatchIn},
+    {NodeKind::kStashIn, &CommandWriter::InputIn},
+    {NodeKind::kInputIn, &CommandWriter::InputIn},
+    {NodeKind::kGradientIn, &CommandWriter::GradientIn},
+    {NodeKind::kCompute, &CommandWriter::Compute},
+    {NodeKind::kSend, &CommandWriter::Send},
+    {NodeKind::kStashOut, &CommandWriter::StashOut},
+    {NodeKind::kKeep, &CommandWriter::Keep},
+    {NodeKind::kBoundaryOut, &CommandWriter::BoundaryOut},
+    {NodeKind::kLossOut, &CommandWriter::LossOut},
+    {NodeKind::kGradientOut, &CommandWriter::GradientOut},
+    {NodeKind::kPassSum, &CommandWriter::PassSum},
+    {NodeKind::kStepScalars, &CommandWriter::StepScalars},
+    {NodeKind::kNorm, &CommandWriter::Norm},
+    {NodeKind::kClip, &CommandWriter::Clip},
+    {NodeKind::kUpdate, &CommandWriter::Update},
+    {NodeKind::kCheckpoint, &CommandWriter::Checkpoint},
+};
+
 void CommandWriter::WriteBody(const Node& node, Bytes gradient_slot, bool recovery,
                               command::Command& command, Users& after) {
-  Placing placing{command.header.lane, command.header.signal_value, after};
+  static_assert(IsTableOf<kNodeKinds>(kWriters));
+  Placing placing{command.header.lane, command.header.signal_value, gradient_slot, after};
+  command.body = (this->*kWriters[static_cast<size_t>(node.kind)].write)(node, placing);
   // Copies between the host and a device count as moved again after a fault.
-  const auto copies = [&](command::Transfer copy) {
-    if (recovery) copy.traffic = command::TrafficClass::kRecovery;
-    command.body = std::move(copy);
-  };
-  switch (node.kind) {
-    case NodeKind::kInitialize:
-      command.body = command::HostTask{command::HostTaskKind::kInitialize, -1, {}, {}};
-      return;
-    case NodeKind::kLoadBatch:
-      command.body = command::HostTask{
-          command::HostTaskKind::kLoadBatch, -1, layout_.Batch(ParityOf(node)), {}};
-      return;
-    case NodeKind::kLoadWeights:
-      return copies(LoadWeights(node));
-    case NodeKind::kPassWeights:
-      command.body = PassWeights(node);
-      return;
-    case NodeKind::kBatchIn:
-      return copies(BatchIn(node));
-    case NodeKind::kStashIn:
-    case NodeKind::kInputIn:
-      return copies(InputIn(node));
-    case NodeKind::kGradientIn:
-      return copies(GradientIn(node));
-    case NodeKind::kCompute:
-      command.body = Compute(node);
-      return;
-    case NodeKind::kSend:
-      command.body = Send(node);
-      return;
-    case NodeKind::kKeep:
-      command.body = Keep(node);
-      return;
-    case NodeKind::kStashOut:
-      return copies(StashOut(node, placing));
-    case NodeKind::kBoundaryOut:
-      return copies(BoundaryOut(node, placing));
-    case NodeKind::kLossOut:
-      return copies(LossOut(node, placing));
-    case NodeKind::kGradientOut:
-      return copies(GradientOut(node, gradient_slot, placing));
-    case NodeKind::kPassSum:
-      command.body = PassSum(node);
-      return;
-    case NodeKind::kStepScalars:
-      command.body = command::HostTask{
-          command::HostTaskKind::kStepScalars, -1, layout_.Scalars(ParityOf(node)), {}};
-      return;
-    case NodeKind::kNorm:
-      command.body = command::HostTask{command::HostTaskKind::kNorm, node.index,
-                                       layout_.Norm(node.index), GradientRecords(node.index)};
-      return;
-    case NodeKind::kClip:
-      command.body =
-          command::HostTask{command::HostTaskKind::kClip, -1, layout_.Scalars(ParityOf(node)), {}};
-      return;
-    case NodeKind::kUpdate:
-      command.body =
-          command::HostTask{command::HostTaskKind::kUpdate, node.index,
-                            layout_.Scalars(ParityOf(node)), GradientRecords(node.index)};
-      return;
-    case NodeKind::kCheckpoint:
-      command.body = command::HostTask{command::HostTaskKind::kCheckpoint, -1, {}, {}};
-      return;
+  auto* const copy = std::get_if<command::Transfer>(&command.body);
+  if (recovery && copy != nullptr && (copy->source.device < 0 || copy->destination.device < 0)) {
+    copy->traffic = command::TrafficClass::kRecovery;
   }
 }
 
@@ -105,7 +70,7 @@ Bytes CommandWriter::HiddenGradient(int boundary) const {
   return model::BoundaryGradientBytes(model_, boundary, plan_.microbatch_size);
 }
 
-command::ComputeTask CommandWriter::Compute(const Node& node) const {
+CommandWriter::Body CommandWriter::Compute(const Node& node, Placing& /*placing*/) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const BindingPlaces places = PlacesOf(execution);
   const int position = node.position, m = execution.microbatches[position];
@@ -204,7 +169,7 @@ command::Transfer CommandWriter::Out(const GroupExecution& execution, Bytes devi
 
 // ---- Copies to a device ----
 
-command::Transfer CommandWriter::LoadWeights(const Node& node) const {
+CommandWriter::Body CommandWriter::LoadWeights(const Node& node, Placing& /*placing*/) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const command::ObjectKey key{command::ObjectKind::kParameter, node.index, 0};
   command::Transfer copy;
@@ -215,7 +180,7 @@ command::Transfer CommandWriter::LoadWeights(const Node& node) const {
   return copy;
 }
 
-command::Transfer CommandWriter::BatchIn(const Node& node) const {
+CommandWriter::Body CommandWriter::BatchIn(const Node& node, Placing& /*placing*/) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const int m = FirstMicrobatch(execution, node.position), parity = ParityOf(node);
   const int input = execution.inputs[node.index];
@@ -225,7 +190,7 @@ command::Transfer CommandWriter::BatchIn(const Node& node) const {
 }
 
 // A task's input: that of a backward is its stash.
-command::Transfer CommandWriter::InputIn(const Node& node) const {
+CommandWriter::Body CommandWriter::InputIn(const Node& node, Placing& /*placing*/) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const bool stash = node.kind == NodeKind::kStashIn;
   const int m = FirstMicrobatch(execution, node.position), boundary = execution.input;
@@ -235,7 +200,7 @@ command::Transfer CommandWriter::InputIn(const Node& node) const {
             {command::ObjectKind::kStash, boundary, m / plan_.microbatches_per_forward_task});
 }
 
-command::Transfer CommandWriter::GradientIn(const Node& node) const {
+CommandWriter::Body CommandWriter::GradientIn(const Node& node, Placing& /*placing*/) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const int m = FirstMicrobatch(execution, node.position), boundary = execution.layers.last + 1;
   return In(node, execution.output_gradient_at,
@@ -246,7 +211,7 @@ command::Transfer CommandWriter::GradientIn(const Node& node) const {
 
 // ---- Copies between devices ----
 
-command::Transfer CommandWriter::Send(const Node& node) const {
+CommandWriter::Body CommandWriter::Send(const Node& node, Placing& /*placing*/) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const GroupExecution& consumer = graph_.ConsumerOf(node);
   const bool gradient = execution.kind != ExecutionKind::kForward;
@@ -265,7 +230,7 @@ command::Transfer CommandWriter::Send(const Node& node) const {
   return copy;
 }
 
-command::Transfer CommandWriter::PassWeights(const Node& node) const {
+CommandWriter::Body CommandWriter::PassWeights(const Node& node, Placing& /*placing*/) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const GroupExecution& source = graph_.execution(execution.weights_from);
   const auto there = std::find(source.blocks.begin(), source.blocks.end(), node.index);
@@ -278,7 +243,7 @@ command::Transfer CommandWriter::PassWeights(const Node& node) const {
   return copy;
 }
 
-command::Transfer CommandWriter::PassSum(const Node& node) const {
+CommandWriter::Body CommandWriter::PassSum(const Node& node, Placing& /*placing*/) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const GroupExecution& taker = graph_.execution(execution.taker);
   const int buffer = TakenBuffer(taker, execution);
@@ -291,7 +256,7 @@ command::Transfer CommandWriter::PassSum(const Node& node) const {
   return copy;
 }
 
-command::Transfer CommandWriter::Keep(const Node& node) const {
+CommandWriter::Body CommandWriter::Keep(const Node& node, Placing& /*placing*/) {
   const GroupExecution& execution = graph_.execution(node.execution);
   command::Transfer copy;
   copy.source = {execution.device,
@@ -305,7 +270,7 @@ command::Transfer CommandWriter::Keep(const Node& node) const {
 
 // ---- Copies of what a task has made, into its object ----
 
-command::Transfer CommandWriter::StashOut(const Node& node, Placing& placing) {
+CommandWriter::Body CommandWriter::StashOut(const Node& node, Placing& placing) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const int m = execution.microbatches[node.position];
   return Out(execution,
@@ -317,7 +282,7 @@ command::Transfer CommandWriter::StashOut(const Node& node, Placing& placing) {
              {command::ObjectKind::kStash, node.index, m}, placing);
 }
 
-command::Transfer CommandWriter::BoundaryOut(const Node& node, Placing& placing) {
+CommandWriter::Body CommandWriter::BoundaryOut(const Node& node, Placing& placing) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const int m = execution.microbatches[node.position];
   return Out(execution, PlacesOf(execution).Out(node.position, Bytes(0)),
@@ -328,7 +293,7 @@ command::Transfer CommandWriter::BoundaryOut(const Node& node, Placing& placing)
              {command::ObjectKind::kBoundaryGradient, node.index, m}, placing);
 }
 
-command::Transfer CommandWriter::LossOut(const Node& node, Placing& placing) {
+CommandWriter::Body CommandWriter::LossOut(const Node& node, Placing& placing) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const int first = node.part * plan_.loss_microbatches() - execution.shard_first;
   return Out(execution, PlacesOf(execution).Loss(first), layout_.Loss(node.part),
@@ -336,14 +301,48 @@ command::Transfer CommandWriter::LossOut(const Node& node, Placing& placing) {
              {command::ObjectKind::kLoss, 0, node.part}, placing);
 }
 
-command::Transfer CommandWriter::GradientOut(const Node& node, Bytes slot, Placing& placing) {
+CommandWriter::Body CommandWriter::GradientOut(const Node& node, Placing& placing) {
   const GroupExecution& execution = graph_.execution(node.execution);
   const int part = plan_.part_microbatches(plan_.backward_groups[execution.group]);
   const int buffer = FirstBuffer(execution, (node.part + 1) * part - 1);
-  return Out(execution, PlacesOf(execution).Gradient(node.position, buffer), slot,
+  return Out(execution, PlacesOf(execution).Gradient(node.position, buffer), placing.gradient_slot,
              model_.blocks[model_.references[node.index].block].gradient_bytes,
              command::TrafficClass::kGradients,
              {command::ObjectKind::kGradient, node.index, node.part}, placing);
+}
+
+// ---- Tasks of the host ----
+
+CommandWriter::Body CommandWriter::Initialize(const Node& /*node*/, Placing& /*placing*/) {
+  return command::HostTask{command::HostTaskKind::kInitialize, -1, {}, {}};
+}
+
+CommandWriter::Body CommandWriter::LoadBatch(const Node& node, Placing& /*placing*/) {
+  return command::HostTask{
+      command::HostTaskKind::kLoadBatch, -1, layout_.Batch(ParityOf(node)), {}};
+}
+
+CommandWriter::Body CommandWriter::StepScalars(const Node& node, Placing& /*placing*/) {
+  return command::HostTask{
+      command::HostTaskKind::kStepScalars, -1, layout_.Scalars(ParityOf(node)), {}};
+}
+
+CommandWriter::Body CommandWriter::Norm(const Node& node, Placing& /*placing*/) {
+  return command::HostTask{command::HostTaskKind::kNorm, node.index, layout_.Norm(node.index),
+                           GradientRecords(node.index)};
+}
+
+CommandWriter::Body CommandWriter::Clip(const Node& node, Placing& /*placing*/) {
+  return command::HostTask{command::HostTaskKind::kClip, -1, layout_.Scalars(ParityOf(node)), {}};
+}
+
+CommandWriter::Body CommandWriter::Update(const Node& node, Placing& /*placing*/) {
+  return command::HostTask{command::HostTaskKind::kUpdate, node.index,
+                           layout_.Scalars(ParityOf(node)), GradientRecords(node.index)};
+}
+
+CommandWriter::Body CommandWriter::Checkpoint(const Node& /*node*/, Placing& /*placing*/) {
+  return command::HostTask{command::HostTaskKind::kCheckpoint, -1, {}, {}};
 }
 
 // In the order in which they are summed: last reference first, of each its parts ascending.

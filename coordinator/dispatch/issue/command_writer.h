@@ -33,22 +33,36 @@ class CommandWriter {
   struct Placing {  // of a copy into the arena: what signals it, what it has to wait for
     uint32_t lane;
     uint64_t value;
+    Bytes gradient_slot;
     Users& after;
   };
+  using Body = decltype(command::Command::body);
+  struct Writer {
+    NodeKind kind;
+    Body (CommandWriter::*write)(const Node& node, Placing& placing);
+  };
+  static const Writer kWriters[];
   // By kind of node.
-  command::ComputeTask Compute(const Node& node) const;
-  command::Transfer LoadWeights(const Node& node) const;
-  command::Transfer BatchIn(const Node& node) const;
-  command::Transfer InputIn(const Node& node) const;
-  command::Transfer GradientIn(const Node& node) const;
-  command::Transfer Send(const Node& node) const;
-  command::Transfer PassWeights(const Node& node) const;
-  command::Transfer PassSum(const Node& node) const;
-  command::Transfer Keep(const Node& node) const;
-  command::Transfer StashOut(const Node& node, Placing& placing);
-  command::Transfer BoundaryOut(const Node& node, Placing& placing);
-  command::Transfer LossOut(const Node& node, Placing& placing);
-  command::Transfer GradientOut(const Node& node, Bytes slot, Placing& placing);
+  Body Initialize(const Node& node, Placing& placing);
+  Body LoadBatch(const Node& node, Placing& placing);
+  Body LoadWeights(const Node& node, Placing& placing);
+  Body PassWeights(const Node& node, Placing& placing);
+  Body BatchIn(const Node& node, Placing& placing);
+  Body InputIn(const Node& node, Placing& placing);
+  Body GradientIn(const Node& node, Placing& placing);
+  Body Compute(const Node& node, Placing& placing);
+  Body Send(const Node& node, Placing& placing);
+  Body StashOut(const Node& node, Placing& placing);
+  Body Keep(const Node& node, Placing& placing);
+  Body BoundaryOut(const Node& node, Placing& placing);
+  Body LossOut(const Node& node, Placing& placing);
+  Body GradientOut(const Node& node, Placing& placing);
+  Body PassSum(const Node& node, Placing& placing);
+  Body StepScalars(const Node& node, Placing& placing);
+  Body Norm(const Node& node, Placing& placing);
+  Body Clip(const Node& node, Placing& placing);
+  Body Update(const Node& node, Placing& placing);
+  Body Checkpoint(const Node& node, Placing& placing);
 
   // From the arena into a streaming slot; from the arena's object `from`.
   command::Transfer In(const Node& node, Bytes within_slot, Bytes arena, Bytes size,

@@ -55,7 +55,7 @@ absl::Status Dispatcher::BeginGeneration(uint32_t /*generation*/,
     // A step that has updated something is finished. One that has not is left: a checkpoint needs
     // the host only, and the step needs all devices, of which one may be what fails.
     const bool updated = frontier.initialized() && !frontier.whole();
-    const int64_t first = job.options.first_step, end = frontier.step() + (updated ? 1 : 0);
+    const int64_t first = job.options.first_step, end = frontier.step() + int{updated};
     // Of a job that has trained nothing there is nothing to save either.
     if (end == first && first < job.options.end_step) {
       job.saved_version = std::max(job.saved_version, first);

@@ -85,7 +85,7 @@ void GradientSlots::CancelFrom(int64_t step) {
 int GradientSlots::BlocksInRing(int backward_group, const std::vector<bool>& updates) const {
   int count = 0;
   for (int block : plan::BlocksOf(model_, plan_.backward_groups[backward_group].layers, false)) {
-    count += !model_.blocks[block].tied() && updates[block] ? 1 : 0;
+    count += int{!model_.blocks[block].tied() && updates[block]};
   }
   return count;
 }
@@ -144,7 +144,7 @@ bool GradientSlots::Grant() {
     piece.slots = std::move(taken->slots);
     piece.waits = std::move(taken->waits);
     for (const int reference : references_[request.group]) {
-      piece.updates_left += layout_.ReferenceHasOwnGradientSlot(reference) ? 0 : 1;
+      piece.updates_left += int{!layout_.ReferenceHasOwnGradientSlot(reference)};
     }
     requests_.pop_front();
     any = true;

@@ -22,73 +22,60 @@ void MemoryAdmission::ForEachFirstWrite(const Node& node, Use&& use) const {
   const DeviceMemory& memory = MemoryOf(execution);
   switch (writes) {
     case FirstWrite::kNothing:
+    case FirstWrite::kArenaGradient:  // of no device
       break;
     case FirstWrite::kWeights:
-      if (node.position >= execution.own_blocks) break;
-      use(memory.waits(execution.first_weight + node.position));
+      if (node.position < execution.own_blocks) use(memory, execution.first_weight + node.position);
       break;
     case FirstWrite::kInputSlot:
-      if (node.position < execution.slots) use(memory.waits(execution.in));
+      if (node.position < execution.slots) use(memory, execution.in);
       break;
     case FirstWrite::kOutputs:
-      if (node.position < execution.slots) use(memory.waits(execution.out));
-      if (node.position == execution.waiting_from) use(memory.waits(execution.waiting_sums));
+      if (node.position < execution.slots) use(memory, execution.out);
+      if (node.position == execution.waiting_from) use(memory, execution.waiting_sums);
       if (node.position > 0) break;
-      if (execution.has_loss()) use(memory.waits(execution.loss));
-      for (int64_t item = execution.first_gradient; item < execution.waiting_sums; ++item)
-        use(memory.waits(item));
+      if (execution.has_loss()) use(memory, execution.loss);
+      for (int64_t item = execution.first_gradient; item < execution.waiting_sums; ++item) {
+        use(memory, item);
+      }
       break;
     case FirstWrite::kConsumer: {
       const GroupExecution& consumer = graph_.ConsumerOf(node);
-      if (node.index < consumer.slots) use(MemoryOf(consumer).waits(consumer.in));
+      if (node.index < consumer.slots) use(MemoryOf(consumer), consumer.in);
       break;
     }
     case FirstWrite::kTaker: {
       const GroupExecution& taker = graph_.execution(execution.taker);
-      use(MemoryOf(taker).waits(TakenItem(node, execution, taker)));
+      use(MemoryOf(taker), TakenItem(node, execution, taker));
       break;
     }
-    case FirstWrite::kArenaGradient:
-      if (const Users* users = slots_.WaitsOf(node)) use(*users);
-      break;
   }
 }
 
+template <typename Use>
+void MemoryAdmission::ForEachUsers(const Node& node, Use&& use) const {
+  ForEachFirstWrite(node,
+                    [&](const DeviceMemory& memory, int64_t item) { use(memory.waits(item)); });
+  if (TraitsOf(node.kind).writes != FirstWrite::kArenaGradient) return;
+  if (const Users* users = slots_.WaitsOf(node)) use(*users);
+}
+
 bool MemoryAdmission::IsGiven(const Node& node) const {
-  const FirstWrite writes = TraitsOf(node.kind).writes;
-  if (writes == FirstWrite::kNothing) return true;
-  const GroupExecution& execution = graph_.execution(node.execution);
-  const DeviceMemory& memory = MemoryOf(execution);
-  switch (writes) {
-    case FirstWrite::kNothing:
-    case FirstWrite::kConsumer:  // the way was chosen because it is
-      return true;
-    case FirstWrite::kWeights:
-      return node.position >= execution.own_blocks ||  // in a place of its own
-             memory.admitted(execution.first_weight + node.position);
-    case FirstWrite::kInputSlot:
-      return memory.admitted(execution.in);
-    case FirstWrite::kOutputs:
-      return memory.admitted(node.position < execution.waiting_from ? execution.waiting_sums - 1
-                                                                    : execution.waiting_sums);
-    case FirstWrite::kTaker: {
-      const GroupExecution& taker = graph_.execution(execution.taker);
-      return MemoryOf(taker).held(TakenItem(node, execution, taker));
-    }
-    case FirstWrite::kArenaGradient:
-      return slots_.IsGiven(node);
-  }
-  return true;
+  if (TraitsOf(node.kind).writes == FirstWrite::kArenaGradient) return slots_.IsGiven(node);
+  bool given = true;
+  ForEachFirstWrite(
+      node, [&](const DeviceMemory& memory, int64_t item) { given = given && memory.held(item); });
+  return given;
 }
 
 Nanos MemoryAdmission::FreeAt(const Node& node) const {
   Nanos at;
-  ForEachFirstWrite(node, [&](const Users& users) { at = std::max(at, users.finish); });
+  ForEachUsers(node, [&](const Users& users) { at = std::max(at, users.finish); });
   return at;
 }
 
 void MemoryAdmission::CollectUsers(const Node& node, Users& users) const {
-  ForEachFirstWrite(node, [&](const Users& before) { users.Merge(before); });
+  ForEachUsers(node, [&](const Users& before) { users.Merge(before); });
 }
 
 bool MemoryAdmission::Admit() {

@@ -46,9 +46,12 @@ class MemoryAdmission {
   bool AfterDrop(const Node& node);
 
  private:
-  // Calls `use` with the users of each piece of memory that the node writes first.
+  // Calls `use` with each item of a device's memory that the node writes first.
   template <typename Use>
   void ForEachFirstWrite(const Node& node, Use&& use) const;
+  // Calls `use` with the users of each piece of memory that the node writes first.
+  template <typename Use>
+  void ForEachUsers(const Node& node, Use&& use) const;
   bool AfterRead(const Node& node, LastRead reads, GroupExecution& execution);
   bool AfterCompute(const Node& node, GroupExecution& execution);
   bool ReleaseWeights(const GroupExecution& execution);

@@ -24,6 +24,11 @@ GroupNeed NeedOf(const model::ModelSpec& model, const plan::Plan& plan,
     sum += items[static_cast<size_t>(i)].AlignUp(kSlotAlignment);
   }
   need.workspace = dispatch::WorkspaceBoundOf(model, plan, execution);
+  need.keeps_weights = execution.keeper >= 0;
+  need.keeps_activations = execution.activations >= 0;
+  if (kind == dispatch::ExecutionKind::kForward) return need;
+  need.keeps_stash = plan.backward_groups[group].keep_stash;
+  need.gradient_parts = plan.backward_groups[group].gradient_parts;
   return need;
 }
 

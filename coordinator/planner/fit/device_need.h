@@ -18,6 +18,9 @@ struct GroupNeed {
   Bytes weights, gradients, streaming;  // resident
   Bytes kept;  // resident as well: what the device keeps from forward to backward, of all groups
   Bytes workspace;
+  // It works with what stays on its device from forward to backward.
+  bool keeps_weights = false, keeps_stash = false, keeps_activations = false;
+  int gradient_parts = 0;  // of a backward
   Bytes resident() const { return weights + gradients + streaming + kept; }
   Bytes total() const { return resident() + workspace; }
 };

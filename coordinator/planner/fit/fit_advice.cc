@@ -151,39 +151,37 @@ absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job
   const PlanBuilder builder(model, job, machine, plan.microbatch_size, DivisionOf(plan));
   const Bytes need = builder.SegmentBytes(plan), tables = need - builder.ArenaBytes(plan);
   std::vector<std::string> ways = {absl::StrCat("--host-memory ", need.count())};
-  const auto fits_with = [](const PlanBuilder& any, plan::Plan other) {
+  const auto fits = [](const PlanBuilder& any, plan::Plan other) {
     StepExecutions step;
     any.CompleteAsDivided(&other, &step);
     return any.FitsHost(other);
   };
-  const auto fits = [&](const plan::Plan& other) { return fits_with(builder, other); };
-  if (plan.optimizer_moments > 0) {
-    plan::Plan other = plan;
-    other.optimizer_moments = 0;
-    if (fits(other)) ways.push_back("optim: sgd");
-  }
-  if (plan.update == job::UpdateMode::kDeferred && !plan.clip) {
-    plan::Plan other = plan;
-    other.update = job::UpdateMode::kEager;
-    if (fits(other)) ways.push_back("update: eager");
-  }
-  if (job.bf16 && plan.gradient_dtype != DType::kBF16) {
-    model::ModelSpec other = model;
-    model::StoreGradientsAs(DType::kBF16, other);
-    if (fits_with(PlanBuilder(other, job, machine, plan.microbatch_size, DivisionOf(plan)), plan)) {
-      ways.push_back("gradient_dtype: bf16 (in a new run)");
-    }
+  // What is so already does not make it fit either, and is not offered.
+  const auto offer = [&](const PlanBuilder& any, const plan::Plan& other, absl::string_view way) {
+    if (fits(any, other)) ways.emplace_back(way);
+  };
+  plan::Plan other = plan;
+  other.optimizer_moments = 0;
+  offer(builder, other, "optim: sgd");
+  other = plan;
+  if (!plan.clip) other.update = job::UpdateMode::kEager;
+  offer(builder, other, "update: eager");
+  if (job.bf16) {
+    model::ModelSpec narrow = model;
+    model::StoreGradientsAs(DType::kBF16, narrow);
+    offer(PlanBuilder(narrow, job, machine, plan.microbatch_size, DivisionOf(plan)), plan,
+          "gradient_dtype: bf16 (in a new run)");
   }
   const int64_t batch = Smaller(job.global_batch_size, /*divisors=*/false, [&](int64_t size) {
-    plan::Plan other = plan;
-    other.num_microbatches = static_cast<int>(size / plan.microbatch_size);
-    return size % (plan.microbatch_size * plan.replicas) == 0 && other.num_microbatches > 0 &&
-           fits(other);
+    plan::Plan smaller = plan;
+    smaller.num_microbatches = static_cast<int>(size / plan.microbatch_size);
+    return size % (plan.microbatch_size * plan.replicas) == 0 && smaller.num_microbatches > 0 &&
+           fits(builder, smaller);
   });
   if (batch > 0) ways.push_back(absl::StrCat("global_batch_size: ", batch));
-  const int64_t shorter = SmallerLength(job, of_length, [&](const model::ModelSpec& other) {
-    return fits_with(PlanBuilder(other, job, machine, plan.microbatch_size, DivisionOf(plan)),
-                     plan);
+  const int64_t shorter = SmallerLength(job, of_length, [&](const model::ModelSpec& short_model) {
+    return fits(PlanBuilder(short_model, job, machine, plan.microbatch_size, DivisionOf(plan)),
+                plan);
   });
   if (shorter > 0) ways.push_back(absl::StrCat("sequence_length: ", shorter));
   return HostMemoryError(absl::ResourceExhaustedError(absl::StrCat(

@@ -7,33 +7,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/substitute.h"
+#include "coordinator/planner/report/lane_words.h"
 #include "coordinator/planner/search/grouping.h"
 #include "coordinator/planner/search/placement.h"
 
 namespace harmony::planner {
 namespace {
-
-// In words, "device 1 computes" for so much longer. Lanes that do the same thing go together.
-std::string DoesLonger(const command::Lane& lane, const std::string& longer) {
-  const std::string device = absl::StrCat("device ", lane.device);
-  switch (lane.kind) {
-    case command::LaneKind::kCompute:
-      return absl::StrCat(device, " computes ", longer);
-    case command::LaneKind::kH2DBulk:
-    case command::LaneKind::kH2DStream:
-      return absl::StrCat("copies from the host to ", device, " take ", longer);
-    case command::LaneKind::kD2H:
-      return absl::StrCat("copies from ", device, " to the host take ", longer);
-    case command::LaneKind::kP2P:
-      return absl::StrCat("copies from ", device, " to other devices take ", longer);
-    case command::LaneKind::kHostCompute:
-      return absl::StrCat("the host's updates take ", longer);
-    case command::LaneKind::kHostIo:
-      return absl::StrCat("reading the data takes ", longer);
-  }
-  return "";
-}
 
 Bytes HostCopies(const Estimate& estimate) {
   return Bytes(std::accumulate(estimate.bytes.begin(), estimate.bytes.end(), int64_t{0}));
@@ -111,7 +91,8 @@ class Comparison {
     if (most->second * 2 < other.step - estimate_.step) {
       return "tasks and copies wait longer for each other";
     }
-    return DoesLonger(most->first, absl::StrCat(FormatDuration(most->second), " longer"));
+    return absl::Substitute(WordsOf(most->first.kind).longer, most->first.device,
+                            absl::StrCat(FormatDuration(most->second), " longer"));
   }
 
   static constexpr double kEqual = 5e-4;  // or both are printed the same
@@ -126,18 +107,15 @@ class Comparison {
 
 void TryStashes(const plan::Plan& plan, bool keep, Comparison& comparison) {
   plan::Plan other = plan;
-  bool changed = false, recomputes = false;
+  bool recomputes = false;
   for (plan::LayerGroup& group : other.backward_groups) {
-    const bool keeps = keep && plan::CanKeepStash(plan, group);
-    changed = changed || group.keep_stash != keeps;
-    group.keep_stash = keeps;
-    if (!keep) recomputes |= std::exchange(group.keep_activations, false);
+    group.keep_stash = keep && plan::CanKeepStash(plan, group);
+    recomputes |= !group.keep_stash && group.keep_activations;
+    group.keep_activations = group.keep_activations && group.keep_stash;
   }
-  if (!changed) return;
-  comparison.Try(keep         ? "all stashes kept on the devices"
-                 : recomputes ? "all stashes on the host, every backward recomputes"
-                              : "all stashes on the host",
-                 other);
+  comparison.Try(absl::StrCat(keep ? "all stashes kept on the devices" : "all stashes on the host",
+                              recomputes ? ", every backward recomputes" : ""),
+                 std::move(other));
 }
 
 // The next smaller and the next larger forward tasks.
@@ -158,15 +136,13 @@ void TryForwardTaskSizes(const MoveRules& rules, const plan::Plan& plan, Compari
 
 void TryActivations(const plan::Plan& plan, Comparison& comparison) {
   plan::Plan all = plan, none = plan;
-  bool more = false, less = false;
-  for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
-    less |= std::exchange(none.backward_groups[g].keep_activations, false);
-    plan::LayerGroup& group = all.backward_groups[g];
-    if (group.keep_activations || !plan::CanKeepActivations(plan, group)) continue;
-    group.keep_stash = group.keep_activations = more = true;
+  for (plan::LayerGroup& group : none.backward_groups) group.keep_activations = false;
+  for (plan::LayerGroup& group : all.backward_groups) {
+    group.keep_activations = group.keep_activations || plan::CanKeepActivations(plan, group);
+    group.keep_stash = group.keep_stash || group.keep_activations;
   }
-  if (less) comparison.Try("every backward recomputes, no activations kept", none);
-  if (more) comparison.Try("nothing recomputed, activations kept where it can be", all);
+  comparison.Try("every backward recomputes, no activations kept", none);
+  comparison.Try("nothing recomputed, activations kept where it can be", all);
 }
 
 }  // namespace
@@ -191,10 +167,8 @@ std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const M
   }
   TryForwardTaskSizes(rules, plan, comparison);
   plan::Plan loaded = plan;
-  bool kept = false;
-  for (plan::LayerGroup& group : loaded.backward_groups)
-    kept |= std::exchange(group.keep_weights, false);
-  if (kept) comparison.Try("no weights kept from forward to backward", loaded);
+  for (plan::LayerGroup& group : loaded.backward_groups) group.keep_weights = false;
+  comparison.Try("no weights kept from forward to backward", loaded);
   if (MayKeepActivations(rules)) TryActivations(plan, comparison);
   if (rules.stash == job::StashPlacement::kAuto) {
     TryStashes(plan, false, comparison);

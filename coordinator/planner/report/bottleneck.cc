@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/planner/report/lane_words.h"
 
 namespace harmony::planner {
 namespace {
@@ -79,46 +80,22 @@ std::vector<Nanos> ChainOf(const Estimate& estimate, int lanes) {
   return chain;
 }
 
-const char* ActivityOf(command::LaneKind kind) {
-  switch (kind) {
-    case command::LaneKind::kCompute:
-      return "computing";
-    case command::LaneKind::kH2DBulk:
-      return "loading weights";
-    case command::LaneKind::kH2DStream:
-      return "loading activations";
-    case command::LaneKind::kD2H:
-      return "copies to the host";
-    case command::LaneKind::kP2P:
-      return "copies to other devices";
-    case command::LaneKind::kHostCompute:
-      return "updates on the host";
-    case command::LaneKind::kHostIo:
-      return "reading data";
-  }
-  return "";
-}
-
 std::string NameOf(const command::Lane& lane) {
   return command::IsHostLane(lane)
-             ? absl::StrCat("host: ", ActivityOf(lane.kind))
-             : absl::StrCat("device ", lane.device, ": ", ActivityOf(lane.kind));
+             ? absl::StrCat("host: ", WordsOf(lane.kind).activity)
+             : absl::StrCat("device ", lane.device, ": ", WordsOf(lane.kind).activity);
 }
 
+// By kind of task, traffic, kind of task of the host.
 char LetterOf(const command::Command& command) {
+  static constexpr char kTasks[] = "FBX", kCopies[] = "wgscptlr", kHostTasks[] = "oooNoUo";
   if (const auto* task = std::get_if<command::ComputeTask>(&command.body)) {
-    return task->kind == command::TaskKind::kForward    ? 'F'
-           : task->kind == command::TaskKind::kBackward ? 'B'
-                                                        : 'X';
+    return kTasks[static_cast<size_t>(task->kind)];
   }
   if (const auto* copy = std::get_if<command::Transfer>(&command.body)) {
-    static constexpr std::array<char, 8> kLetters = {'w', 'g', 's', 'c', 'p', 't', 'l', 'r'};
-    return kLetters[static_cast<size_t>(copy->traffic)];
+    return kCopies[static_cast<size_t>(copy->traffic)];
   }
-  const command::HostTaskKind kind = std::get<command::HostTask>(command.body).kind;
-  return kind == command::HostTaskKind::kUpdate ? 'U'
-         : kind == command::HostTaskKind::kNorm ? 'N'
-                                                : 'o';
+  return kHostTasks[static_cast<size_t>(std::get<command::HostTask>(command.body).kind)];
 }
 
 // Of what several lanes share: all of them together.

@@ -31,35 +31,6 @@ std::string BesideUsable(const plan::DeviceSpec& device) {
   return absl::StrCat(" beside ", FormatBytes(device.reserve()), " for what LibTorch computes in");
 }
 
-// The group works with weights that stay on its device from forward to backward.
-bool KeepsWeights(const plan::Plan& plan, const GroupNeed& need) {
-  if (need.kind == dispatch::ExecutionKind::kForward)
-    return plan::KeeperOf(plan, plan.forward_groups[need.group]) >= 0;
-  return plan.backward_groups[need.group].keep_weights;
-}
-
-bool KeepsStash(const plan::Plan& plan, const GroupNeed& need) {
-  return need.kind != dispatch::ExecutionKind::kForward &&
-         plan.backward_groups[need.group].keep_stash;
-}
-
-bool KeepsActivations(const plan::Plan& plan, const GroupNeed& need) {
-  if (need.kind != dispatch::ExecutionKind::kForward)
-    return plan.backward_groups[need.group].keep_activations;
-  return plan::ActivationKeeperOf(plan, plan.forward_groups[need.group]) >= 0;
-}
-
-int PartsOf(const plan::Plan& plan, const GroupNeed& need) {
-  return need.kind == dispatch::ExecutionKind::kForward
-             ? 0
-             : plan.backward_groups[need.group].gradient_parts;
-}
-
-std::string PartsText(const plan::Plan& plan, const GroupNeed& need) {
-  const int parts = PartsOf(plan, need);
-  return parts > 1 ? absl::StrCat(" (leave in ", parts, " parts)") : "";
-}
-
 // Without stashes and boundary commits; parameters counted once.
 double BytesPerParameter(const model::ModelSpec& model, const plan::ArenaLayout& layout) {
   const Bytes bytes = layout.end() - layout.stash_and_boundary_bytes();
@@ -163,7 +134,7 @@ Json DevicesToJson(const plan::Plan& plan, const std::vector<GroupNeed>& needs) 
   return devices;
 }
 
-Json GroupsToJson(const plan::Plan& plan, const std::vector<GroupNeed>& needs) {
+Json GroupsToJson(const std::vector<GroupNeed>& needs) {
   Json groups = Json::array();
   for (const GroupNeed& need : needs) {
     groups.push_back({{"kind", KindName(need.kind)},
@@ -173,12 +144,12 @@ Json GroupsToJson(const plan::Plan& plan, const std::vector<GroupNeed>& needs) {
                       {"device", need.device},
                       {"weights", need.weights.count()},
                       {"gradients", need.gradients.count()},
-                      {"gradient_parts", PartsOf(plan, need)},
+                      {"gradient_parts", need.gradient_parts},
                       {"buffers", need.streaming.count()},
                       {"workspace", need.workspace.count()},
-                      {"keep_weights", KeepsWeights(plan, need)},
-                      {"keep_stash", KeepsStash(plan, need)},
-                      {"keep_activations", KeepsActivations(plan, need)}});
+                      {"keep_weights", need.keeps_weights},
+                      {"keep_stash", need.keeps_stash},
+                      {"keep_activations", need.keeps_activations}});
   }
   return groups;
 }
@@ -258,11 +229,11 @@ std::string ExplainPlan(const model::ModelSpec& model, const PlanResult& result,
         "  %-16s %2d  layers %d-%d on %s: weights %s, gradients %s%s, buffers %s, "
         "workspace %s%s%s%s\n",
         KindName(need.kind), need.group, need.layers.first, need.layers.last, devices_of(need),
-        FormatBytes(need.weights), FormatBytes(need.gradients), PartsText(plan, need),
+        FormatBytes(need.weights), FormatBytes(need.gradients),
+        need.gradient_parts > 1 ? absl::StrCat(" (leave in ", need.gradient_parts, " parts)") : "",
         FormatBytes(need.streaming), FormatBytes(need.workspace),
-        KeepsWeights(plan, need) ? ", weights kept" : "",
-        KeepsStash(plan, need) ? ", stash kept" : "",
-        KeepsActivations(plan, need) ? ", activations kept" : "");
+        need.keeps_weights ? ", weights kept" : "", need.keeps_stash ? ", stash kept" : "",
+        need.keeps_activations ? ", activations kept" : "");
   }
 
   absl::StrAppendFormat(&text, "Host arena %s", FormatBytes(layout.end()));
@@ -317,7 +288,7 @@ std::string PlanToJson(const model::ModelSpec& model, const PlanResult& result,
                        {"activations", footprint.activations.count()},
                        {"total", footprint.total().count()}};
   json["devices"] = DevicesToJson(plan, needs);
-  json["groups"] = GroupsToJson(plan, needs);
+  json["groups"] = GroupsToJson(needs);
   json["host"] = {{"memory", machine.host_memory.count()},
                   {"arena", layout.end().count()},
                   {"persistent", layout.persistent_bytes().count()},

@@ -18,6 +18,7 @@ using Change = bool(const MoveRules& rules, Chooser& choose, Groups& groups, pla
 struct WeightedChange {
   int weight;
   Change* change;
+  size_t least_groups = 0;  // of `groups`; with fewer there is nothing to change
 };
 
 bool AnyOf(absl::Span<const WeightedChange> changes, const MoveRules& rules, Chooser& choose,
@@ -25,7 +26,8 @@ bool AnyOf(absl::Span<const WeightedChange> changes, const MoveRules& rules, Cho
   absl::InlinedVector<int, 16> weights;
   for (const WeightedChange& each : changes) weights.push_back(each.weight);
   const auto chosen = static_cast<size_t>(choose.Weighted(weights));
-  return changes[chosen].change(rules, choose, groups, plan);
+  return groups.size() >= changes[chosen].least_groups &&
+         changes[chosen].change(rules, choose, groups, plan);
 }
 
 // In layers. Mostly few, for most plans that are better differ little; now and then many, since in
@@ -42,7 +44,6 @@ size_t AnyBoundary(Chooser& choose, const Groups& groups) {
 }
 
 bool Shift(const MoveRules&, Chooser& choose, Groups& groups, plan::Plan*) {
-  if (groups.size() < 2) return false;
   const int by = AnyShift(choose);
   const size_t i = AnyBoundary(choose, groups);
   return ShiftBoundaries(i, i, by, &groups);
@@ -60,14 +61,12 @@ bool ShiftBoth(const MoveRules&, Chooser& choose, Groups&, plan::Plan* plan) {
 }
 
 bool Merge(const MoveRules&, Chooser& choose, Groups& groups, plan::Plan*) {
-  if (groups.size() < 2) return false;
   const int at = groups[AnyBoundary(choose, groups)].layers.first;
   RemoveBoundary(at, /*upper_devices=*/choose.Either(), &groups);
   return true;
 }
 
 bool Split(const MoveRules& rules, Chooser& choose, Groups& groups, plan::Plan*) {
-  if (groups.empty()) return false;
   const auto i = static_cast<size_t>(choose.Below(groups.size()));
   const model::LayerRange layers = groups[i].layers;
   if (layers.count() < 2) return false;
@@ -102,7 +101,6 @@ bool Relocate(const MoveRules& rules, Chooser& choose, Groups& groups, plan::Pla
 }
 
 bool SwapDevices(const MoveRules&, Chooser& choose, Groups& groups, plan::Plan*) {
-  if (groups.size() < 2) return false;
   plan::LayerGroup& a = choose.Of(groups);
   plan::LayerGroup& b = choose.Of(groups);
   if (a.devices == b.devices) return false;
@@ -141,7 +139,7 @@ bool ToggleKeep(const MoveRules& rules, Chooser& choose, Groups&, plan::Plan* pl
   // One of what the rules leave open; weights always are.
   const bool stash = rules.stash == job::StashPlacement::kAuto,
              activations = MayKeepActivations(rules);
-  const int others = (stash ? 1 : 0) + (activations ? 1 : 0);
+  const int others = int{stash} + int{activations};
   const int what = others > 0 ? choose.Below(static_cast<size_t>(others + 1)) : 0;
   if (stash && what == 0) {
     group.keep_stash = !group.keep_stash;
@@ -266,14 +264,14 @@ bool Recut(const MoveRules& rules, Chooser& choose, Groups& unused, plan::Plan* 
 
 bool MoveTogether(const MoveRules& rules, Chooser& choose, Groups& groups, plan::Plan* plan) {
   static constexpr WeightedChange kChanges[] = {
-      {1, ShiftRuns}, {1, CutBoth}, {1, TakeTurnsAgain}, {1, MergeAndMove}, {2, Recut}};
+      {1, ShiftRuns}, {1, CutBoth}, {1, TakeTurnsAgain}, {1, MergeAndMove, 2}, {2, Recut}};
   return AnyOf(kChanges, rules, choose, groups, plan);
 }
 
 constexpr WeightedChange kChanges[] = {
-    {4, Shift},         {3, ShiftBoth},    {1, Merge},       {1, Split},  {2, Relocate},
-    {1, SwapDevices},   {1, Rotate},       {1, Wrap},        {1, Mirror}, {1, ToggleKeep},
-    {1, MatchAnywhere}, {1, MoveSettings}, {4, MoveTogether}};
+    {4, Shift, 2},       {3, ShiftBoth},    {1, Merge, 2},    {1, Split, 1}, {2, Relocate},
+    {1, SwapDevices, 2}, {1, Rotate},       {1, Wrap},        {1, Mirror},   {1, ToggleKeep},
+    {1, MatchAnywhere},  {1, MoveSettings}, {4, MoveTogether}};
 constexpr WeightedChange kChangesOfGivenGroups[] = {{1, MoveSettings}, {2, ToggleKeep}};
 
 bool AnyChange(const MoveRules& rules, Chooser& choose, plan::Plan* plan) {
@@ -359,8 +357,8 @@ std::string KeyOf(const plan::Plan& plan) {
     add(static_cast<int>(groups->size()));
     for (const plan::LayerGroup& group : *groups) {
       add(group.layers.last);
-      const int kept = (group.keep_weights ? 1 : 0) + (group.keep_stash ? 2 : 0) +
-                       (group.keep_activations ? 4 : 0);
+      const int kept =
+          int{group.keep_weights} + 2 * int{group.keep_stash} + 4 * int{group.keep_activations};
       add(group.devices.front() * 8 + kept);
       for (int i = 1; i < group.devices.size(); ++i) add(group.devices[i] | 0x8000);
     }

@@ -109,7 +109,7 @@ TEST(ParseDevicesTest, NamesWhatIsWrong) {
            {"sim:mem=5", "at least"},
            {"cuda", "needs its number"},
            {"cuda:x", "not the number"},
-           {"cuda:0,flops=1G", "takes only mem and copies"},
+           {"cuda:0,flops=1G", "known of a cuda device: mem, copies"},
            {"sim:mem=1GiB,copies=me", "must be worker or swapper"},
            {"sim:mem=1GiB,h2d=1GB/s,d2h=1GB/s,root=a,copies=worker", "root="},
            {"cuda:0;sim:mem=1GiB", "either all sim or all cuda"}}) {
