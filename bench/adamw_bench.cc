@@ -23,6 +23,7 @@
 #include "common/base/clock.h"
 #include "common/io/float_convert.h"
 #include "common/ipc/segment.h"
+#include "tests/support/update_block.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/optimizer/protected_update.h"
 
@@ -150,7 +151,8 @@ class Bench {
   void Step(worker::Isa isa, bool is_protected) {
     const worker::StepHyper hyper{step_, 1e-3, 1.0};
     if (!is_protected) {
-      worker::UpdateBlock(model_.blocks[0], settings_, hyper, state_, gradients_, pool_, isa);
+      testing_support::UpdateBlock(model_.blocks[0], settings_, hyper, state_, gradients_, pool_,
+                                   isa);
       return;
     }
     const absl::Status status = worker::UpdateObject(*segment_, model_, layout_, settings_,

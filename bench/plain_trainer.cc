@@ -50,7 +50,9 @@ absl::StatusOr<job::JobSpec> LoadJob(const Options& options) {
   job::JobOverrides overrides;
   overrides.settings = options.settings;
   overrides.folder = std::filesystem::current_path().string();
-  HARMONY_ASSIGN_OR_RETURN(job::JobSpec job, job::ParseJobFile(text, options.job_path, overrides));
+  HARMONY_ASSIGN_OR_RETURN(const job::JobFile file,
+                           job::ReadJobFile(text, options.job_path, overrides));
+  const job::JobSpec& job = file.job;
   if (job.micro_batch_size == 0) {
     return absl::InvalidArgumentError("micro_batch_size: a number is needed here, not auto");
   }

@@ -7,6 +7,7 @@
 #include "common/job/job_spec.h"
 #include "common/model/model_sizes.h"
 #include "common/model/sum_tree.h"
+#include "tests/support/update_block.h"
 #include "worker/models/builtin_layers.h"
 #include "worker/optimizer/optimizer.h"
 
@@ -125,9 +126,9 @@ void DeviceTasks::RunUpdate(const Work& work, const TaskTensors& tensors, int st
   };
   const worker::StepHyper hyper{.step = step + 1,
                                 .learning_rate = job::LearningRateAt(costs_.job(), step)};
-  worker::UpdateBlock(block, worker::SettingsOf(costs_.job()), hyper,
-                      {.weights = weights, .m = moment(0), .v = moment(1)},
-                      {tensors.data(work.gradients[0])}, pool_);
+  testing_support::UpdateBlock(block, worker::SettingsOf(costs_.job()), hyper,
+                               {.weights = weights, .m = moment(0), .v = moment(1)},
+                               {tensors.data(work.gradients[0])}, pool_);
 }
 
 Bytes ReducePart(absl::Span<float* const> gradients, size_t own, size_t count) {

@@ -156,8 +156,8 @@ void Trainer::InitializeRandom(uint64_t seed) {
     const model::ParamBlock& block = model_.blocks[b];
     std::vector<float>& weights = weights_.emplace_back(block.weight_bytes.count() / sizeof(float));
     for (const model::TensorSpec& tensor : block.tensors) {
-      worker::InitializeTensor(
-          tensor, static_cast<int>(b), seed,
+      worker::InitializeRange(
+          tensor, static_cast<int>(b), seed, 0,
           absl::MakeSpan(weights).subspan(static_cast<size_t>(tensor.weight.first_element()),
                                           static_cast<size_t>(tensor.elements)));
     }

@@ -344,10 +344,4 @@ absl::StatusOr<int64_t> StepsOfEpochs(double epochs, int64_t samples, int64_t ba
   return static_cast<int64_t>(steps);
 }
 
-absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,
-                                     const JobOverrides& overrides) {
-  HARMONY_ASSIGN_OR_RETURN(JobFile file, ReadJobFile(text, path, overrides));
-  return std::move(file.job);
-}
-
 }  // namespace harmony::job

@@ -43,9 +43,6 @@ absl::StatusOr<JobFile> ReadJobFile(absl::string_view text, const std::string& p
 // The steps that so many passes over the data are: whole ones, the last of them filled from the
 // pass after, as the data go on at their beginning. InvalidArgument: more than a job may have.
 absl::StatusOr<int64_t> StepsOfEpochs(double epochs, int64_t samples, int64_t batch_size);
-// The job alone.
-absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,
-                                     const JobOverrides& overrides = {});
 
 // ---- Canonical texts ----
 

@@ -13,7 +13,7 @@ absl::string_view OwnName(absl::string_view name);
 // a sentence; empty where nothing is known of it.
 absl::string_view AdviceFor(absl::string_view name);
 
-// Together they say what micro_batch_size and global_batch_size say (ParseJobFile).
+// Together they say what micro_batch_size and global_batch_size say (ReadJobFile).
 inline constexpr absl::string_view kSamplesPerTask = "per_device_train_batch_size";
 inline constexpr absl::string_view kAccumulation = "gradient_accumulation_steps";
 

@@ -89,10 +89,7 @@ LaneExecutor::LaneState* LaneExecutor::FindLane(uint32_t index) {
 }
 
 void LaneExecutor::Enqueue(uint32_t generation, std::vector<command::Command> commands) {
-  if (generation != generation_.load()) {
-    dropped_.fetch_add(commands.size(), std::memory_order_relaxed);
-    return;
-  }
+  if (generation != generation_.load()) return;
   const Nanos now = options_.clock->Now();
   for (command::Command& command : commands) {
     const uint64_t value = command.header.signal_value;
@@ -112,9 +109,7 @@ void LaneExecutor::Enqueue(uint32_t generation, std::vector<command::Command> co
     }
     if (taken.ok()) {
       lane->changed.NotifyAll();
-    } else if (absl::IsAborted(taken)) {
-      dropped_.fetch_add(1, std::memory_order_relaxed);  // the lane has failed
-    } else {
+    } else if (!absl::IsAborted(taken)) {  // it is where the lane has failed
       FailLane(lane, value, taken);
     }
   }

@@ -59,7 +59,7 @@ struct LaneDefinition {
 // gets all reports of a lane in order; it may be slow without delaying a lane.
 //
 // Generations: commands are accepted between StartGeneration(g) and the next Quiesce only, and of
-// generation g only; all others are dropped and counted.
+// generation g only; all others are dropped.
 class LaneExecutor {
  public:
   using Sink = std::function<void(std::vector<LaneReport>)>;
@@ -98,8 +98,6 @@ class LaneExecutor {
 
   // 0 when quiesced.
   uint32_t generation() const { return generation_.load(std::memory_order_relaxed); }
-  // Commands dropped for their generation since the start.
-  uint64_t dropped_commands() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
   struct LaneState;
@@ -123,8 +121,7 @@ class LaneExecutor {
 
   std::atomic<uint32_t> generation_{0};
   std::atomic<bool> cancelled_{true};  // true from Quiesce to StartGeneration
-  std::atomic<uint64_t> dropped_{0};
-  uint32_t last_generation_ = 0;  // owner's thread only
+  uint32_t last_generation_ = 0;       // owner's thread only
 
   Mutex report_mutex_;
   CondVar report_ready_, report_idle_;

@@ -32,8 +32,6 @@ class SlotLedger {
   // REQUIRES: `token` is open.
   void Close(Token token);
 
-  int open_transfers() const { return static_cast<int>(live_.size()); }
-
  private:
   struct Live {
     SlotRange source, destination;

@@ -50,7 +50,7 @@ class Check(support.ExportTest):
         folder = self.export(self.model, "cross_entropy", self.batch)
         before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         found = self.checked(folder, tolerance=0)
-        self.assertFalse(found.is_exact)
+        self.assertTrue(any(d.error for d in found.deviations))
         self.assertRegex(str(found), r"within \S+, the gradient of .*, where eager PyTorch is \S+e-0[678] from float64")
         for name, tensor in self.model.state_dict().items():
             self.assertTrue(torch.equal(tensor, before[name]), name)

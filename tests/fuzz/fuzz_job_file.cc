@@ -16,11 +16,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   job::JobOverrides overrides;
   if (parts.size() == 2) overrides.settings = absl::StrSplit(parts[1], '\n', absl::SkipEmpty());
   (void)job::JobSpecFromJson(parts[0], "database");
-  const auto job = job::ParseJobFile(parts[0], "/jobs/job.yaml", overrides);
-  if (!job.ok()) {
-    FUZZ_CHECK(!job.status().message().empty());
+  const auto file = job::ReadJobFile(parts[0], "/jobs/job.yaml", overrides);
+  if (!file.ok()) {
+    FUZZ_CHECK(!file.status().message().empty());
     return 0;
   }
+  const job::JobSpec* const job = &file->job;
   FUZZ_CHECK(job->global_batch_size > 0 && job->sequence_length > 0);
   FUZZ_CHECK(job->micro_batch_size == 0 || job->global_batch_size % job->micro_batch_size == 0);
   FUZZ_CHECK(job->virtual_replicas == 0 || job->global_batch_size % job->virtual_replicas == 0);

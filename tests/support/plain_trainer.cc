@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/job/parameter_rules.h"
 #include "common/model/sum_tree.h"
+#include "tests/support/update_block.h"
 #include "worker/host/init.h"
 #include "worker/optimizer/optimizer.h"
 
@@ -74,8 +75,8 @@ void PlainTrainer::ComputePortably() {
 void PlainTrainer::InitializeRandom(uint64_t seed) {
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
     for (const model::TensorSpec& tensor : model_.blocks[b].tensors) {
-      worker::InitializeTensor(tensor, static_cast<int>(b), seed,
-                               values(static_cast<int>(b), tensor));
+      worker::InitializeRange(tensor, static_cast<int>(b), seed, 0,
+                              values(static_cast<int>(b), tensor));
     }
   }
   RoundWeights();
@@ -193,8 +194,8 @@ void PlainTrainer::Update(const StepResult& step) {
     hyper.clip_coefficient = worker::ClipCoefficient(step.grad_norm, job_.max_grad_norm);
   }
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
-    worker::UpdateBlock(model_.blocks[b], worker::SettingsOf(job_), hyper, StateOf(b),
-                        GradientOf(model_.blocks[b]), optimizer_threads_);
+    UpdateBlock(model_.blocks[b], worker::SettingsOf(job_), hyper, StateOf(b),
+                GradientOf(model_.blocks[b]), optimizer_threads_);
   }
 }
 

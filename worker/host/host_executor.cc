@@ -31,8 +31,6 @@
 namespace harmony::worker {
 namespace {
 
-constexpr char kNonFinitePayload[] = "harmony/nonfinite";
-
 int UsableCores() {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
@@ -90,16 +88,6 @@ absl::StatusOr<std::unique_ptr<io::TrainingData>> OpenData(const plan::PlannedJo
 }
 
 }  // namespace
-
-absl::Status NonFiniteResult(int layer, const std::string& message) {
-  absl::Status status = absl::InternalError(message);
-  status.SetPayload(kNonFinitePayload, absl::Cord(absl::StrCat(layer)));
-  return status;
-}
-
-bool IsNonFiniteResult(const absl::Status& status) {
-  return status.GetPayload(kNonFinitePayload).has_value();
-}
 
 absl::StatusOr<command::ObjectView> HostContext::Committed(command::ObjectKind kind, int index,
                                                            uint64_t version, int part) const {
@@ -211,10 +199,9 @@ class HostExecutor::Impl {
         reinterpret_cast<const command::LossSlot*>(context_.segment.Arena(loss.offset));
     for (int m = 0; m < job().plan.loss_microbatches(); ++m) {
       if (!std::isfinite(slots[m].loss_sum)) {
-        return NonFiniteResult(
-            job().model.num_layers() - 1,
-            absl::StrCat("the loss of step ", scalars->step + 1, ", microbatch ", losses.size(),
-                         " is not finite (", slots[m].loss_sum, ")"));
+        return absl::InternalError(absl::StrCat("the loss of step ", scalars->step + 1,
+                                                ", microbatch ", losses.size(), " is not finite (",
+                                                slots[m].loss_sum, ")"));
       }
       losses.push_back(slots[m].loss_sum);
       scalars->label_count += slots[m].label_count;
@@ -244,9 +231,8 @@ class HostExecutor::Impl {
   }
 
   absl::Status NonFiniteGradient(int block, int64_t step) const {
-    return NonFiniteResult(context_.block(block).owner_layer,
-                           absl::StrCat("the gradient of '", context_.block(block).name,
-                                        "' of step ", step + 1, " is not finite"));
+    return absl::InternalError(absl::StrCat("the gradient of '", context_.block(block).name,
+                                            "' of step ", step + 1, " is not finite"));
   }
 
   absl::Status Norm(const command::HostTask& task, int64_t step) {

@@ -35,8 +35,8 @@ class HostExecutor {
 
   // Runs one task to its end, commit included. One thread per lane: tasks of host_compute (step
   // scalars, norms, clip, updates) in one, those of host_io (initialise, batches, checkpoints) in
-  // another, at the same time. A result that is not finite is an error for which
-  // IsNonFiniteResult holds; nothing is committed then.
+  // another, at the same time. A result that is not finite is an error, and
+  // nothing is committed then.
   absl::Status Execute(const command::HostTask& task, const command::CommandHeader& header);
 
  private:
@@ -44,10 +44,5 @@ class HostExecutor {
   explicit HostExecutor(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// Status of a value that is infinite or not a number, with the payload that workers' errors of this
-// kind carry too: the layer's number.
-absl::Status NonFiniteResult(int layer, const std::string& message);
-bool IsNonFiniteResult(const absl::Status& status);
 
 }  // namespace harmony::worker

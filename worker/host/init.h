@@ -16,10 +16,4 @@ namespace harmony::worker {
 void InitializeRange(const model::TensorSpec& tensor, int block, uint64_t seed, int64_t begin,
                      absl::Span<float> out);
 
-// The whole tensor. REQUIRES: out.size() == tensor.elements.
-inline void InitializeTensor(const model::TensorSpec& tensor, int block, uint64_t seed,
-                             absl::Span<float> out) {
-  InitializeRange(tensor, block, seed, 0, out);
-}
-
 }  // namespace harmony::worker

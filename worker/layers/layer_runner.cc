@@ -13,8 +13,6 @@
 namespace harmony::worker {
 namespace {
 
-constexpr char kNonFinitePayload[] = "harmony/nonfinite";
-
 absl::Status MissingBinding(absl::string_view what) {
   return absl::InternalError(absl::StrCat("the ", what, " is not bound"));
 }
@@ -40,17 +38,6 @@ struct Check {
 };
 
 }  // namespace
-
-absl::Status NonFiniteError(int layer, const std::string& what) {
-  absl::Status status = absl::InternalError(
-      absl::StrCat("the ", what, " of layer ", layer, " is not finite (infinite or not a number)"));
-  status.SetPayload(kNonFinitePayload, absl::Cord(absl::StrCat(layer)));
-  return status;
-}
-
-bool IsNonFiniteError(const absl::Status& status) {
-  return status.GetPayload(kNonFinitePayload).has_value();
-}
 
 struct LayerRunner::Chain {
   Chain(model::ModelSpec spec, LayerChain chain, ComputeDevice& on)
@@ -431,7 +418,8 @@ absl::Status LayerRunner::Task::Finish(const absl::Status& status) {
     const Check& check = checks_[static_cast<size_t>(*failed)];
     std::string what = check.what;
     if (check.block != nullptr) absl::StrAppend(&what, " (", check.block->name, ")");
-    return NonFiniteError(check.layer, what);
+    return absl::InternalError(absl::StrCat("the ", what, " of layer ", check.layer,
+                                            " is not finite (infinite or not a number)"));
   }
   // That a device is lost explains whatever else failed, and who hears of it starts another worker.
   if (status.ok() || absl::IsUnavailable(failed.status())) return failed.status();

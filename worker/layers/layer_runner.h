@@ -98,9 +98,4 @@ class LayerRunner {
   const std::unique_ptr<const Chain> chain_;
 };
 
-// A result that is infinite or not a number, in `what` ("output", "loss", "weight gradient") of a
-// layer. Marked by a payload, so that a caller can tell it from other failures.
-absl::Status NonFiniteError(int layer, const std::string& what);
-bool IsNonFiniteError(const absl::Status& status);
-
 }  // namespace harmony::worker

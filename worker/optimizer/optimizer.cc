@@ -172,20 +172,6 @@ void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& set
   });
 }
 
-void UpdateBlock(const model::ParamBlock& block, const OptimizerSettings& settings,
-                 const StepHyper& hyper, const BlockState& state, const BlockGradient& gradient,
-                 ThreadPool& pool, Isa isa) {
-  const Kernels& kernels = KernelsFor(isa);
-  const int64_t chunk = static_cast<int64_t>(ipc::kUpdateChunkElements);
-  pool.ParallelFor((block.elements() + chunk - 1) / chunk, [&](int64_t i) {
-    UpdateRange range;
-    range.gradients = TermsOf(block, gradient);
-    range.begin = i * chunk;
-    range.end = std::min(block.elements(), range.begin + chunk);
-    UpdateElements(block, settings, hyper, state, range, kernels);
-  });
-}
-
 void RoundMasters(const model::ParamBlock& block, const BlockState& state) {
   for (const model::TensorSpec& tensor : block.tensors) {
     if (!tensor.has_master()) continue;

@@ -51,12 +51,6 @@ struct BlockState {
 // ascending.
 using BlockGradient = std::vector<const void*>;
 
-// One step, in place. Each tensor has the learning rate and the weight decay that its description
-// says (model::TensorSpec).
-void UpdateBlock(const model::ParamBlock& block, const OptimizerSettings& settings,
-                 const StepHyper& hyper, const BlockState& state, const BlockGradient& gradient,
-                 ThreadPool& pool, Isa isa = BestIsa());
-
 // Makes the working copies of a block's weights from its masters.
 void RoundMasters(const model::ParamBlock& block, const BlockState& state);
 
@@ -74,7 +68,8 @@ double ClipCoefficient(double norm, double max_norm);
 // All terms of a gradient; UpdateElements fills in where a tensor's elements lie in them.
 GradientTerms TermsOf(const model::ParamBlock& block, const BlockGradient& gradient);
 
-// Updates elements [range.begin, range.end) of a block, by segments of equal rate and weight decay.
+// Updates elements [range.begin, range.end) of a block, in place: each tensor has the learning rate
+// and the weight decay that its description says (model::TensorSpec).
 // Of the range, what says where w and its copy are is filled in here. `half_written`: the old
 // values of the vector at range.begin, which may be half-written; null: it is not.
 void UpdateElements(const model::ParamBlock& block, const OptimizerSettings& settings,

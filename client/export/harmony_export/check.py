@@ -57,11 +57,6 @@ class Exactness:
     deviations: list[Deviation]
     is_mean: bool
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether all bits are equal."""
-        return all(d.error == 0 for d in self.deviations)
-
     def __str__(self) -> str:
         return f"as eager PyTorch (loss, gradients, statistics): {'; '.join(map(str, self.deviations))}"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/runner/action_text.h"
+#include "tests/sim/simulator/action_text.h"
 
 namespace harmony::sim {
 namespace {

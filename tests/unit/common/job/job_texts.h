@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/job/job_file.h"
 
 namespace harmony::job {
@@ -17,6 +18,13 @@ inline constexpr absl::string_view kMinimal = R"(model_name_or_path: gpt2-mini
 data: {path: text.txt, format: text-bytes}
 output_dir: out
 )";
+
+// The job alone.
+inline absl::StatusOr<JobSpec> ParseJobFile(absl::string_view text, const std::string& path,
+                                            const JobOverrides& overrides = {}) {
+  HARMONY_ASSIGN_OR_RETURN(JobFile file, ReadJobFile(text, path, overrides));
+  return std::move(file.job);
+}
 
 // The least that a job file has, and more lines.
 inline absl::StatusOr<JobSpec> Parse(absl::string_view more, const JobOverrides& overrides = {}) {

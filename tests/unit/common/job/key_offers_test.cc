@@ -24,7 +24,7 @@ TEST(KeyOffersTest, AreKeysOfAJobFileWithValuesThatItTakes) {
     const auto message = [&offer](absl::string_view value) {
       JobOverrides set;
       set.settings = {absl::StrCat(offer.name, "=", value)};
-      return std::string(ParseJobFile(kJob, "job.yaml", set).status().message());
+      return std::string(ReadJobFile(kJob, "job.yaml", set).status().message());
     };
     EXPECT_THAT(message("?"), ::testing::Not(::testing::HasSubstr("unknown"))) << offer.name;
     for (const absl::string_view value : offer.values) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/job/job_file.h"
+#include "tests/unit/common/job/job_texts.h"
 
 namespace harmony::job {
 namespace {
@@ -14,21 +15,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr absl::string_view kMinimal = R"(model_name_or_path: gpt2-mini
-data: {path: text.txt, format: text-bytes}
-output_dir: out
-)";
-
-absl::StatusOr<JobSpec> Parse(absl::string_view rules,
-                              const std::vector<std::string>& settings = {}) {
-  return ParseJobFile(absl::StrCat(kMinimal, rules), "job.yaml", {settings, ""});
-}
-
 void ExpectError(const absl::Status& status, std::initializer_list<absl::string_view> parts) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  for (absl::string_view part : parts) {
-    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(part)));
-  }
+  job::ExpectError(status, absl::StatusCode::kInvalidArgument, parts);
 }
 
 constexpr absl::string_view kThree = R"(
@@ -58,11 +46,12 @@ TEST(ParameterRulesKeyTest, RulesAreReadAndStored) {
   EXPECT_EQ(ResultKeysText(*again), ResultKeysText(*job));
   EXPECT_EQ(JobSpecToJson(*again), JobSpecToJson(*job));
 
-  const auto set = Parse(kThree, {R"(parameter_rules=[{names: "*", learning_rate_factor: 0}])"});
+  const auto set =
+      Parse(kThree, {{R"(parameter_rules=[{names: "*", learning_rate_factor: 0}])"}, ""});
   ASSERT_TRUE(set.ok()) << set.status();
   EXPECT_EQ(set->parameter_rules,
             std::vector<ParameterRule>({{.names = {"*"}, .learning_rate_factor = 0}}));
-  const auto none = Parse(kThree, {"parameter_rules=[]"});
+  const auto none = Parse(kThree, {{"parameter_rules=[]"}, ""});
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_TRUE(none->parameter_rules.empty());
 }

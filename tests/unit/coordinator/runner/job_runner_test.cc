@@ -3,14 +3,16 @@
 #include <map>
 
 #include "absl/strings/match.h"
-#include "coordinator/runner/action_text.h"
 #include "coordinator/runner/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/sim/simulator/action_text.h"
 #include "tests/unit/coordinator/dispatch/small_case.h"
 
 namespace harmony::runner {
 namespace {
+
+using sim::DebugString;
 
 using ::testing::HasSubstr;
 using ::testing::Not;

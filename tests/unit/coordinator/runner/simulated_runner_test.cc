@@ -1,15 +1,17 @@
 // The runner in simulated jobs.
 
 #include "absl/strings/match.h"
-#include "coordinator/runner/action_text.h"
 #include "coordinator/runner/job_runner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/sim/simulator/action_text.h"
 #include "tests/sim/simulator/simulation.h"
 #include "tests/unit/coordinator/dispatch/small_case.h"
 
 namespace harmony::runner {
 namespace {
+
+using sim::DebugString;
 
 TEST(RecordingTest, ReplaysToTheSameActions) {
   const model::ModelSpec model = dispatch::SmallModel(2);

@@ -8,10 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/io/float_convert.h"
+#include "tests/support/update_block.h"
 #include "worker/optimizer/optimizer.h"
 
 namespace harmony::worker {
 namespace {
+
+using testing_support::UpdateBlock;
 
 using Floats = std::vector<float>;
 

@@ -11,9 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/trim_block.h"
+#include "tests/support/update_block.h"
 
 namespace harmony::worker {
 namespace {
+
+using testing_support::UpdateBlock;
 
 using Floats = std::vector<float>;
 

@@ -17,6 +17,7 @@
 #include "common/io/float_convert.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/trim_block.h"
+#include "tests/support/update_block.h"
 
 namespace harmony::worker {
 namespace {
@@ -112,9 +113,9 @@ class Arena {
     const auto gradient = GradientFromRecords(*segment_, block(), gradients_, kVersion);
     EXPECT_TRUE(gradient.ok()) << gradient.status();
     const auto moment = [&](int i) { return i <= settings_.moments ? state[i].data() : nullptr; };
-    UpdateBlock(block(), settings_, {static_cast<int64_t>(kVersion), 1e-3, 0.7},
-                {state[0].data(), moment(1), moment(2), state.back().data()}, *gradient, pool,
-                Isa::kScalar);
+    testing_support::UpdateBlock(block(), settings_, {static_cast<int64_t>(kVersion), 1e-3, 0.7},
+                                 {state[0].data(), moment(1), moment(2), state.back().data()},
+                                 *gradient, pool, Isa::kScalar);
     return state;
   }
 
@@ -309,8 +310,8 @@ TEST_P(ProtectedUpdateTest, MastersHaveTheBitsOfATrainingInFp32) {
     copy(static_cast<const float*>(gradient[0]), g);
   }
   ThreadPool pool(1);
-  UpdateBlock(to, kAdamW, {static_cast<int64_t>(kVersion), 1e-3, 0.7},
-              {w.data(), m.data(), v.data()}, {g.data()}, pool, GetParam());
+  testing_support::UpdateBlock(to, kAdamW, {static_cast<int64_t>(kVersion), 1e-3, 0.7},
+                               {w.data(), m.data(), v.data()}, {g.data()}, pool, GetParam());
   ASSERT_TRUE(narrow.Update(1, GetParam()).ok());
   state = narrow.State();
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -358,8 +359,7 @@ void ResumeAfterEachInstruction(const model::ModelSpec& model, const OptimizerSe
     if (now == last) continue;
     last = now;
     const uint64_t position = copy.segment().Cursor(0)->position.load();
-    if (copy.Record(0).state == command::ObjectState::kUpdating && position > 0)
-      ++resumed_mid_vector;
+    resumed_mid_vector += copy.Record(0).state == command::ObjectState::kUpdating && position > 0;
     ASSERT_TRUE(copy.Update(1, isa).ok());
     ExpectDone(copy, expected, absl::StrCat("killed after ", steps, " instructions"));
   }
