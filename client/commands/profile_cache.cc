@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/launcher/device_memory.h"
 #include "common/base/clock.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/job/job_file.h"
@@ -18,8 +19,6 @@ namespace harmony::client {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kMaxProfileBytes = 64 << 20;
 
 std::string CacheDirectory() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
@@ -39,7 +38,7 @@ std::string IdentityOf(const std::string& program) {
 
 std::optional<profile::Profile> ReadCached(const std::string& path,
                                            const std::function<void(const std::string&)>& say) {
-  const absl::StatusOr<std::string> text = io::ReadWholeFile(path, kMaxProfileBytes);
+  const absl::StatusOr<std::string> text = io::ReadWholeFile(path, limits::kMostFileBytes);
   if (!text.ok()) return std::nullopt;
   absl::StatusOr<profile::Profile> profile = profile::ParseProfile(*text, path);
   if (profile.ok()) return *std::move(profile);

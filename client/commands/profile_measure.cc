@@ -22,6 +22,7 @@
 #include "client/launcher/launch.h"
 #include "client/launcher/runtime_dir.h"
 #include "client/launcher/services.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/io/hf_directory.h"
@@ -40,7 +41,6 @@ namespace {
 using Part = profile::ProfileRequest::Part;
 
 constexpr int kHost = -1;
-constexpr int64_t kMaxAnswerBytes = 64 << 20;
 constexpr int kLogLinesShown = 10;
 constexpr uint32_t kGeneration = 1;
 
@@ -224,7 +224,8 @@ class Bench {
   }
 
   absl::StatusOr<profile::Profile> AnswerOf(const Running& process) const {
-    const absl::StatusOr<std::string> text = io::ReadWholeFile(process.output, kMaxAnswerBytes);
+    const absl::StatusOr<std::string> text =
+        io::ReadWholeFile(process.output, limits::kMostFileBytes);
     if (text.ok()) return profile::ParseProfilePart(process.question.part, *text, process.name);
     return absl::InternalError(absl::StrCat(
         "the ", process.name, " ended without an answer (", DescribeExit(process.wait_status),

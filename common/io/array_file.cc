@@ -201,18 +201,15 @@ absl::StatusOr<ArrayFile> ArrayFile::Open(const std::string& path, absl::string_
   if (absl::StartsWith(start, kMagic)) {
     HARMONY_ASSIGN_OR_RETURN(header, ParseNpyHeader(start, size, path));
   } else {
-    const absl::StatusOr<int64_t> bytes = SafetensorsHeaderSize(start, size, path);
-    if (!bytes.ok()) {
+    if (!SafetensorsHeaderSize(start, size, path).ok()) {
       return Wrong(path, "is neither a NumPy array (.npy) nor a safetensors file");
     }
-    start.resize(static_cast<size_t>(*bytes));
-    HARMONY_RETURN_IF_ERROR(file.ReadAt(0, start.data(), *bytes));
-    HARMONY_ASSIGN_OR_RETURN(const SafetensorsHeader parsed,
-                             ParseSafetensorsHeader(start, size, path));
+    HARMONY_ASSIGN_OR_RETURN(const std::vector<SafetensorsEntry> entries,
+                             ReadSafetensorsHeader(file));
     const auto entry =
-        std::find_if(parsed.entries.begin(), parsed.entries.end(),
+        std::find_if(entries.begin(), entries.end(),
                      [&](const SafetensorsEntry& each) { return each.name == tensor; });
-    if (entry == parsed.entries.end()) {
+    if (entry == entries.end()) {
       return Wrong(path, absl::StrCat("holds no tensor '", tensor, "', as the input is called"));
     }
     header = {entry->dtype, entry->shape, entry->begin};

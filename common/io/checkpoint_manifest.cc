@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/base/cancel.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/document/json_fields.h"
 #include "common/io/atomic_file.h"
@@ -28,7 +29,6 @@ namespace fs = std::filesystem;
 
 constexpr absl::string_view kPrefix = "checkpoint-";
 constexpr char kManifestName[] = "manifest.json";
-constexpr int64_t kMaxManifestBytes = 64 << 20;
 // Small beside what the process needs anyway: resuming must not take more than training.
 constexpr int64_t kPieceBytes = 256 << 10;
 
@@ -133,7 +133,7 @@ std::string IdentityOf(const CheckpointManifest& manifest) {
 
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& directory) {
   const std::string path = JoinPath(directory, kManifestName);
-  const absl::StatusOr<std::string> text = ReadWholeFile(path, kMaxManifestBytes);
+  const absl::StatusOr<std::string> text = ReadWholeFile(path, limits::kMostFileBytes);
   if (!text.ok()) return Unreadable(text.status());
   return ParseManifest(*text, path);
 }

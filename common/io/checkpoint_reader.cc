@@ -46,18 +46,9 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& 
 
 absl::Status CheckpointReader::AddFile(const std::string& path) {
   HARMONY_ASSIGN_OR_RETURN(File file, File::OpenForReading(path));
-  HARMONY_ASSIGN_OR_RETURN(const int64_t file_size, file.Size());
-  std::string start(static_cast<size_t>(std::min<int64_t>(8, file_size)), '\0');
-  HARMONY_RETURN_IF_ERROR(file.ReadAt(0, start.data(), static_cast<int64_t>(start.size())));
-  HARMONY_ASSIGN_OR_RETURN(const int64_t header_size,
-                           SafetensorsHeaderSize(start, file_size, path));
-  start.resize(static_cast<size_t>(header_size));
-  HARMONY_RETURN_IF_ERROR(file.ReadAt(0, start.data(), header_size));
-  HARMONY_ASSIGN_OR_RETURN(SafetensorsHeader header,
-                           ParseSafetensorsHeader(start, file_size, path));
+  HARMONY_ASSIGN_OR_RETURN(std::vector<SafetensorsEntry> entries, ReadSafetensorsHeader(file));
   const int index = static_cast<int>(files_.size());
-  if (index == 0) metadata_ = std::move(header.metadata);
-  for (SafetensorsEntry& entry : header.entries) {
+  for (SafetensorsEntry& entry : entries) {
     if (!file_of_.emplace(entry.name, index).second) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": tensor '", entry.name, "' is also in ", PathOf(entry.name)));

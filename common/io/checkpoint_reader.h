@@ -30,8 +30,6 @@ class CheckpointReader {
   const SafetensorsEntry* Find(absl::string_view name) const;
   // The file a tensor lies in, for messages. REQUIRES: Find(name) is not null.
   const std::string& PathOf(absl::string_view name) const;
-  // Of the only or first file.
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   // Reads one tensor and converts it to fp32 (exact) straight into `out`; beside that only a small
   // buffer is used. InvalidArgument when the tensor's element count is not out.size() or its type
@@ -51,7 +49,6 @@ class CheckpointReader {
   std::vector<File> files_;
   std::map<std::string, SafetensorsEntry> tensors_;
   std::map<std::string, int> file_of_;
-  std::map<std::string, std::string> metadata_;
 };
 
 }  // namespace harmony::io

@@ -10,7 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/document/strict_json.h"
-#include "common/io/file.h"
 
 namespace harmony::io {
 namespace {
@@ -93,12 +92,10 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json&
   return entry;
 }
 
-absl::Status ParseMetadata(const Json& value, absl::string_view where,
-                           std::map<std::string, std::string>& metadata) {
+absl::Status CheckMetadata(const Json& value, absl::string_view where) {
   if (!value.is_object()) return Bad(where, "'__metadata__' is no object");
-  for (const auto& [key, item] : value.items()) {
+  for (const Json& item : value) {
     if (!item.is_string()) return Bad(where, "'__metadata__' holds a value that is no string");
-    metadata[key] = item.get<std::string>();
   }
   return absl::OkStatus();
 }
@@ -154,8 +151,9 @@ absl::StatusOr<int64_t> SafetensorsHeaderSize(absl::string_view start, int64_t f
   return static_cast<int64_t>(size) + 8;
 }
 
-absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view start, int64_t file_size,
-                                                         absl::string_view where) {
+absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(absl::string_view start,
+                                                                     int64_t file_size,
+                                                                     absl::string_view where) {
   HARMONY_ASSIGN_OR_RETURN(const int64_t data_begin,
                            SafetensorsHeaderSize(start, file_size, where));
   if (static_cast<int64_t>(start.size()) < data_begin) {
@@ -164,18 +162,29 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view start
   const absl::string_view text = start.substr(8, static_cast<size_t>(data_begin) - 8);
   if (text.empty() || text[0] != '{') return Bad(where, "its header is no JSON object");
   HARMONY_ASSIGN_OR_RETURN(const Json json, document::ParseStrictJson(text, where));
-  SafetensorsHeader header;
+  std::vector<SafetensorsEntry> entries;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") {
-      HARMONY_RETURN_IF_ERROR(ParseMetadata(value, where, header.metadata));
+      HARMONY_RETURN_IF_ERROR(CheckMetadata(value, where));
       continue;
     }
     HARMONY_ASSIGN_OR_RETURN(SafetensorsEntry entry,
                              ParseEntry(name, value, data_begin, file_size - data_begin, where));
-    header.entries.push_back(std::move(entry));
+    entries.push_back(std::move(entry));
   }
-  HARMONY_RETURN_IF_ERROR(CheckLayout(header.entries, data_begin, file_size, where));
-  return header;
+  HARMONY_RETURN_IF_ERROR(CheckLayout(entries, data_begin, file_size, where));
+  return entries;
+}
+
+absl::StatusOr<std::vector<SafetensorsEntry>> ReadSafetensorsHeader(const File& file) {
+  HARMONY_ASSIGN_OR_RETURN(const int64_t file_size, file.Size());
+  std::string start(static_cast<size_t>(std::min<int64_t>(8, file_size)), '\0');
+  HARMONY_RETURN_IF_ERROR(file.ReadAt(0, start.data(), static_cast<int64_t>(start.size())));
+  HARMONY_ASSIGN_OR_RETURN(const int64_t header_size,
+                           SafetensorsHeaderSize(start, file_size, file.path()));
+  start.resize(static_cast<size_t>(header_size));
+  HARMONY_RETURN_IF_ERROR(file.ReadAt(0, start.data(), header_size));
+  return ParseSafetensorsHeader(start, file_size, file.path());
 }
 
 }  // namespace harmony::io

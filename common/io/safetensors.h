@@ -5,13 +5,13 @@
 // data, without holes; "__metadata__" maps strings to strings.
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/dtype.h"
+#include "common/io/file.h"
 
 namespace harmony::io {
 
@@ -28,11 +28,6 @@ struct SafetensorsEntry {
   int64_t elements() const { return (end - begin) / SizeOf(dtype).count(); }
 };
 
-struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> entries;  // by offset
-  std::map<std::string, std::string> metadata;
-};
-
 // "[768, 2304]"
 std::string ShapeString(const std::vector<int64_t>& shape);
 
@@ -47,8 +42,12 @@ absl::StatusOr<int64_t> SafetensorsHeaderSize(absl::string_view start, int64_t f
 // `start` are the file's first bytes, at least as many as SafetensorsHeaderSize says. Every field
 // is checked before it is used; afterwards all entries lie inside the file, do not overlap, leave
 // no hole, and their sizes agree with shapes and types. InvalidArgument names the file (`where`)
-// and the tensor.
-absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view start, int64_t file_size,
-                                                         absl::string_view where);
+// and the tensor. The entries are in the order of their offsets.
+absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(absl::string_view start,
+                                                                     int64_t file_size,
+                                                                     absl::string_view where);
+
+// Reads as much of the file as its header takes, and parses that.
+absl::StatusOr<std::vector<SafetensorsEntry>> ReadSafetensorsHeader(const File& file);
 
 }  // namespace harmony::io

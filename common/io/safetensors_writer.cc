@@ -147,22 +147,14 @@ absl::Status SafetensorsWriter::WriteBytes(absl::string_view name,
 
 absl::Status SafetensorsWriter::Verify() {
   const File& file = file_.file();
-  HARMONY_ASSIGN_OR_RETURN(const int64_t size, file.Size());
-  std::string start(8, '\0');
-  HARMONY_RETURN_IF_ERROR(file.ReadAt(0, start.data(), 8));
-  HARMONY_ASSIGN_OR_RETURN(const int64_t header_size,
-                           SafetensorsHeaderSize(start, size, file_.path()));
-  start.resize(static_cast<size_t>(header_size));
-  HARMONY_RETURN_IF_ERROR(file.ReadAt(0, start.data(), header_size));
-  HARMONY_ASSIGN_OR_RETURN(const SafetensorsHeader header,
-                           ParseSafetensorsHeader(start, size, file_.path()));
-  if (header.entries.size() != entries_.size()) {
-    return absl::DataLossError(absl::StrCat(file_.path(), ": read back with ",
-                                            header.entries.size(), " tensors, written with ",
-                                            entries_.size()));
+  HARMONY_ASSIGN_OR_RETURN(const std::vector<SafetensorsEntry> written,
+                           ReadSafetensorsHeader(file));
+  if (written.size() != entries_.size()) {
+    return absl::DataLossError(absl::StrCat(file_.path(), ": read back with ", written.size(),
+                                            " tensors, written with ", entries_.size()));
   }
   std::vector<char> buffer(kReadBack);
-  for (const SafetensorsEntry& entry : header.entries) {
+  for (const SafetensorsEntry& entry : written) {
     const auto it = index_.find(entry.name);
     const SafetensorsEntry* expected = it == index_.end() ? nullptr : &entries_[it->second];
     if (expected == nullptr || expected->dtype != entry.dtype || expected->shape != entry.shape ||

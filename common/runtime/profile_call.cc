@@ -1,5 +1,6 @@
 #include "common/runtime/profile_call.h"
 
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/io/atomic_file.h"
 #include "common/job/job_file.h"
@@ -8,10 +9,8 @@
 namespace harmony::runtime {
 namespace {
 
-constexpr int64_t kMaxRequestBytes = 64 << 20;
-
 absl::StatusOr<ProfileCall> ReadProfileCall(const std::string& path) {
-  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, kMaxRequestBytes));
+  HARMONY_ASSIGN_OR_RETURN(const std::string text, io::ReadWholeFile(path, limits::kMostFileBytes));
   ProfileCall call;
   HARMONY_ASSIGN_OR_RETURN(call.request, profile::ParseProfileRequest(text, path));
   HARMONY_ASSIGN_OR_RETURN(call.job, job::JobSpecFromJson(call.request.job_json, path));

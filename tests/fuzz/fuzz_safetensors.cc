@@ -17,13 +17,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const model::ModelSpec* const model = new model::ModelSpec(model::BuildModelSpec(
       *model::ParseModelConfig(*model::PresetConfigJson("gpt2-mini"), "preset"), 64));
   const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
-  const auto header = io::ParseSafetensorsHeader(bytes, static_cast<int64_t>(size), "f");
+  const auto entries = io::ParseSafetensorsHeader(bytes, static_cast<int64_t>(size), "f");
   const fuzz::MemoryFile file(bytes);
   const auto reader = io::CheckpointReader::OpenFile(file.path());
-  FUZZ_CHECK(header.ok() == reader.ok());
-  if (!header.ok()) return 0;
+  FUZZ_CHECK(entries.ok() == reader.ok());
+  if (!entries.ok()) return 0;
   int64_t position = -1;
-  for (const io::SafetensorsEntry& entry : header->entries) {
+  for (const io::SafetensorsEntry& entry : *entries) {
     FUZZ_CHECK(entry.begin >= 8 && entry.begin <= entry.end);
     FUZZ_CHECK(entry.end <= static_cast<int64_t>(size));
     FUZZ_CHECK(position < 0 || entry.begin == position);

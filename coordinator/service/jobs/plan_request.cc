@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/io/file.h"
 #include "common/ipc/host_memory.h"
@@ -14,7 +15,6 @@ namespace harmony::service {
 namespace {
 
 constexpr int64_t kMaxJobFileBytes = 1 << 20;
-constexpr int64_t kMaxProfileBytes = 64 << 20;
 
 }  // namespace
 
@@ -50,11 +50,12 @@ absl::StatusOr<PlanRequest> ReadPlanRequest(const PlanOptions& options) {
   std::error_code removed;
   job.working_directory = std::filesystem::current_path(removed).string();
   if (!options.profile.empty()) {
-    HARMONY_ASSIGN_OR_RETURN(job.profile, io::ReadWholeFile(options.profile, kMaxProfileBytes));
+    HARMONY_ASSIGN_OR_RETURN(job.profile,
+                             io::ReadWholeFile(options.profile, limits::kMostFileBytes));
     job.profile_path = options.profile;
   }
   if (!options.plan.empty()) {
-    HARMONY_ASSIGN_OR_RETURN(job.plan, io::ReadWholeFile(options.plan, kMaxProfileBytes));
+    HARMONY_ASSIGN_OR_RETURN(job.plan, io::ReadWholeFile(options.plan, limits::kMostFileBytes));
     job.plan_path = options.plan;
   }
   job.explain = options.explain;
