@@ -59,6 +59,7 @@ class BackOff {
 std::string NextTryText(Nanos pause);
 // Behind the reason for which a job cannot go on; of one that holds steps the latter.
 inline constexpr char kWaits[] = ": the job waits";
+inline constexpr char kEndsAndKeeps[] = ": the job ends when what it has trained is saved";
 inline constexpr char kWaitsAndKeeps[] = ": the job waits and keeps what it has trained";
 
 }  // namespace harmony::runner

@@ -1,7 +1,6 @@
 #include "coordinator/runner/job_runner.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/command/lane_kinds.h"
 #include "coordinator/runner/failure.h"
+#include "coordinator/runner/run_progress.h"
 
 namespace harmony::runner {
 namespace {
@@ -19,25 +19,6 @@ constexpr double kSlowestDisk = 20e6;
 // Parameters and two moments, in fp32: written, read back by who has written them and again for the
 // manifest; with the last checkpoint goes final/, which is no more than a fourth time.
 constexpr double kCheckpointBytesPerParameter = 12 * 4;
-
-// How far a job has come, the greater the further: updates, then gradients, then all else.
-// Gradients go with the update, and most else before: summed up in one number, the middle of a late
-// step would be more than the beginning of many that follow it.
-using Progress = std::array<int64_t, 3>;
-
-Progress ProgressOf(const command::ObjectTableLayout& table,
-                    const std::vector<command::ObjectView>& records) {
-  Progress progress = {};
-  for (size_t i = 0; i < records.size(); ++i) {
-    const command::ObjectKind kind = table.KeyOf(static_cast<int>(i)).kind;
-    const bool updated = kind <= command::ObjectKind::kMoment2;
-    const size_t rank = updated ? 0 : kind == command::ObjectKind::kGradient ? 1 : 2;
-    const auto version = static_cast<int64_t>(records[i].version);
-    if (records[i].state == command::ObjectState::kClean) progress[rank] += version;
-    if (records[i].state == command::ObjectState::kUpdating) progress[rank] += version - 1;
-  }
-  return progress;
-}
 
 }  // namespace
 
@@ -277,7 +258,7 @@ class JobRunner::Impl {
       sends[i].generation = generation_;
       actions_.push_back(std::move(sends[i]));
     }
-    if (dispatcher_.done()) End(absl::OkStatus());
+    if (dispatcher_.done()) End(failure_);
   }
 
   void On(const CommandFailed& event) {
@@ -303,7 +284,7 @@ class JobRunner::Impl {
         return GoOnWithout(task->kind, command->header.step, event.status);
       case Verdict::kEnd:
         // Memory may be there another time.
-        return absl::IsResourceExhausted(event.status) ? GiveUp(event.status) : End(event.status);
+        return absl::IsResourceExhausted(event.status) ? GiveUp(event.status) : Fail(event.status);
     }
   }
 
@@ -328,6 +309,16 @@ class JobRunner::Impl {
     if (!HoldsSteps()) return End(stopping_ ? absl::OkStatus() : status);
     missing_task_.reset();
     Wait(status);
+  }
+
+  // Of what happens again: the job ends, once what it has trained is saved. That needs the host
+  // only, unless the step that failed has updated something: then there is nothing that can be
+  // saved.
+  void Fail(const absl::Status& status) {
+    if (!HoldsSteps() || !failure_.ok()) return End(failure_.ok() ? status : failure_);
+    failure_ = status;
+    dispatcher_.StopAfterCurrentStep();
+    NextGeneration(absl::StrCat(status.message(), kEndsAndKeeps));
   }
 
   // Steps that it has trained itself.
@@ -480,7 +471,8 @@ class JobRunner::Impl {
   BackOff missing_;     // what the job waits for
   std::optional<command::HostTaskKind> missing_task_;  // nothing: processes that live
   bool stopping_ = false;
-  BackOff saves_;  // checkpoints that the job went on without
+  absl::Status failure_;  // that the job ends with
+  BackOff saves_;         // checkpoints that the job went on without
 };
 
 JobRunner::JobRunner(const model::ModelSpec& model, const plan::Plan& plan,

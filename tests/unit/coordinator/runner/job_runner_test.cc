@@ -171,6 +171,33 @@ TEST_F(JobRunnerTest, AFailedCommandEndsTheJob) {
   EXPECT_EQ(Tell(Tick{}), "");
 }
 
+// It would fail again; but what was trained before it is not lost. (The same again while that is
+// saved: a step that has updated something cannot be left.)
+TEST_F(JobRunnerTest, AFailedCommandEndsTheJobWhenWhatWasTrainedIsSaved) {
+  const absl::Status failure = absl::InternalError("step 2: not finite");
+  for (const bool again : {false, true}) {
+    JobRunner runner(model_, plan_, costs_, Options());
+    AttachAll(runner);
+    const auto tell = [&](const Event& event) {
+      return DebugString(runner.OnEvent(event, Nanos()));
+    };
+    tell(RecordsRead{1, Initialized(/*version=*/1)});
+    EXPECT_THAT(tell(CommandFailed{1, 0, 1, failure}),
+                HasSubstr("not finite: the job ends when what it has trained is saved"));
+    for (const ProcessId& process : {kSwapper, kHost, kWorker0, kWorker1}) {
+      tell(Quiesced{process, 1, 2});
+    }
+    const std::string saving = tell(RecordsRead{2, Initialized(/*version=*/1)});
+    EXPECT_THAT(saving, HasSubstr("checkpoint"));
+    EXPECT_THAT(saving, Not(HasSubstr("load_batch")));
+    const int lane = command::LaneTable(2).IndexOf({command::LaneKind::kHostIo, 0});
+    EXPECT_EQ(again ? tell(CommandFailed{2, 0, 1, absl::InternalError("more")})
+                    : tell(LaneProgress{2, lane, 1}),
+              "ended INTERNAL: step 2: not finite\n");
+    EXPECT_EQ(runner.state(), JobRunner::State::kFailed);
+  }
+}
+
 TEST_F(JobRunnerTest, GivesUpOnAProcessThatKeepsDying) {
   StartRunning();
   std::string last;
