@@ -46,13 +46,14 @@ absl::Status ErrnoStatus(int error, absl::string_view what, absl::string_view pa
 }
 
 File::File(File&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), opened_(other.opened_) {}
 
 File& File::operator=(File&& other) noexcept {
   if (this != &other) {
     if (fd_ >= 0) close(fd_);
     fd_ = std::exchange(other.fd_, -1);
     path_ = std::move(other.path_);
+    opened_ = other.opened_;
   }
   return *this;
 }
@@ -65,7 +66,7 @@ absl::StatusOr<File> File::OpenForReading(const std::string& path) {
   // Not blocking: a FIFO in the place of a file must not hang us.
   File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path);
   if (!file.is_open()) return ErrnoStatus(errno, "cannot open", path);
-  HARMONY_RETURN_IF_ERROR(file.Size().status());
+  HARMONY_ASSIGN_OR_RETURN(file.opened_, file.VersionNow());
   return file;
 }
 
@@ -75,13 +76,24 @@ absl::StatusOr<File> File::CreateNew(const std::string& path) {
   return file;
 }
 
-absl::StatusOr<int64_t> File::Size() const {
+absl::StatusOr<File::Version> File::VersionNow() const {
   struct stat info;
   if (fstat(fd_, &info) != 0) return ErrnoStatus(errno, "cannot stat", path_);
   if (!S_ISREG(info.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat(path_, ": is not a regular file"));
   }
-  return static_cast<int64_t>(info.st_size);
+  return Version(info.st_size, int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec);
+}
+
+absl::StatusOr<int64_t> File::Size() const {
+  HARMONY_ASSIGN_OR_RETURN(const Version now, VersionNow());
+  return now.first;
+}
+
+absl::Status File::CheckUnchanged() const {
+  HARMONY_ASSIGN_OR_RETURN(const Version now, VersionNow());
+  if (now == opened_ || now.first > opened_.first) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path_, ": has been written to while it was read"));
 }
 
 absl::Status File::ReadAt(int64_t offset, void* data, int64_t size) const {

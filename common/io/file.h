@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,6 +27,8 @@ class File {
   ~File();
 
   static absl::StatusOr<File> OpenForReading(const std::string& path);
+  // DataLoss when the file has been written to since, unless it has grown.
+  absl::Status CheckUnchanged() const;
   // A new file; AlreadyExists is an error.
   static absl::StatusOr<File> CreateNew(const std::string& path);
 
@@ -42,8 +45,13 @@ class File {
   absl::Status Sync();
 
  private:
+  // Size and time of the last write, in ns.
+  using Version = std::pair<int64_t, int64_t>;
+  absl::StatusOr<Version> VersionNow() const;
+
   int fd_ = -1;
   std::string path_;
+  Version opened_;  // for reading
 };
 
 // A whole regular file; InvalidArgument when it is larger than `limit` bytes.

@@ -25,6 +25,7 @@ class TokenFile {
   // of sense.
   static absl::StatusOr<TokenFile> Open(const std::string& path, job::DataFormat format);
 
+  const File& file() const { return file_; }
   const std::string& path() const { return file_.path(); }
   int64_t token_count() const { return token_count_; }
   // Sequence k is tokens [k*T, k*T + T), its labels the next ones: (tokens - 1) / T sequences.

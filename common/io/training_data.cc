@@ -46,8 +46,9 @@ constexpr uint32_t kReplaced = 0xE6666666;  // up to 90%
 // Keeps these draws apart from those of a dropout, which have the same key.
 constexpr uint64_t kMaskStream = ~uint64_t{0};
 
-// A file of tokens: input_ids are the tokens of a sequence, labels the ones after them; or, where
-// the job masks, input_ids have gaps and labels what stands there.
+// A file of tokens: input_ids are the tokens of a sequence, labels the ones after them, or the same
+// ones for a model that shifts them itself; or, where the job masks, input_ids have gaps and labels
+// what stands there.
 class TokenData : public TrainingData {
  public:
   static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const job::JobSpec& job,
@@ -79,6 +80,7 @@ class TokenData : public TrainingData {
     return file_.Validate(tokens_below_, tokens_, global_batch);
   }
   absl::StatusOr<DataFingerprint> Fingerprint() const override { return file_.Fingerprint(); }
+  absl::Status CheckUnchanged() const override { return file_.file().CheckUnchanged(); }
 
   absl::Status ReadSample(int64_t k, uint64_t key,
                           absl::Span<std::byte* const> places) const override {
@@ -86,7 +88,8 @@ class TokenData : public TrainingData {
     std::vector<int32_t> sequence(count + 1);
     HARMONY_RETURN_IF_ERROR(file_.ReadSequence(k, absl::MakeSpan(sequence)));
     const auto tokens = absl::MakeSpan(sequence);
-    std::vector<int64_t> labels(tokens.begin() + 1, tokens.end());
+    const auto next = tokens.subspan(shifts_labels_ ? 0 : 1, count);
+    std::vector<int64_t> labels(next.begin(), next.end());
     if (mask_probability_ > 0) Mask(key, tokens.first(count), absl::MakeSpan(labels));
     Put(ids_, absl::MakeConstSpan(sequence).first(count), places);
     Put(labels_, absl::MakeConstSpan(labels), places);
@@ -109,6 +112,7 @@ class TokenData : public TrainingData {
         mask_probability_(job.mask_probability),
         mask_token_(static_cast<int32_t>(job.mask_token)),
         ignored_(model.inputs[static_cast<size_t>(labels)].ignored.value_or(0)),
+        shifts_labels_(ShiftsLabels(model)),
         ids_(InputAt(model, ids)),
         labels_(InputAt(model, labels)) {}
 
@@ -124,6 +128,12 @@ class TokenData : public TrainingData {
           "data.mask_probability: the model's loss counts every label, so it cannot be asked for "
           "masked tokens only; export the model with a mean cross entropy of its labels "
           "(--task masked-lm), or remove the key");
+    }
+    if (ShiftsLabels(model)) {
+      return absl::InvalidArgumentError(
+          "data.mask_probability: the model's loss holds each token against the one after it, not "
+          "against what was masked; export a model of masked tokens (--task masked-lm), or remove "
+          "the key");
     }
     const int64_t below = model.inputs[static_cast<size_t>(ids)].values_below;
     if (below > 0 && job.mask_token >= below) {
@@ -185,6 +195,7 @@ class TokenData : public TrainingData {
   const double mask_probability_;  // 0: nothing is masked
   const int32_t mask_token_;
   const int64_t ignored_;
+  const bool shifts_labels_;
   const Input ids_, labels_;
 };
 
@@ -254,6 +265,12 @@ class ArrayData : public TrainingData {
     return all;
   }
 
+  absl::Status CheckUnchanged() const override {
+    absl::Status status;
+    for (const Input& input : inputs_) status.Update(input.file.file().CheckUnchanged());
+    return status;
+  }
+
   absl::Status ReadSample(int64_t k, uint64_t, absl::Span<std::byte* const> places) const override {
     for (const Input& input : inputs_) {
       HARMONY_RETURN_IF_ERROR(input.file.Read(k, 1, places[input.number]));
@@ -287,6 +304,12 @@ class ArrayData : public TrainingData {
 };
 
 }  // namespace
+
+bool ShiftsLabels(const model::ModelSpec& model) {
+  if (!model.counted_labels.has_value() || model.counted_labels->first != 1) return false;
+  const model::BatchInput& labels = model.inputs[static_cast<size_t>(model.counted_labels->input)];
+  return labels.tensor.shape == std::vector<int64_t>{model.labels_per_sample + 1};
+}
 
 absl::StatusOr<std::unique_ptr<TrainingData>> OpenTrainingData(const job::JobSpec& job,
                                                                const model::ModelSpec& model) {

@@ -35,6 +35,10 @@ class TrainingData {
   // Reads a bounded part of what there is.
   virtual absl::StatusOr<DataFingerprint> Fingerprint() const = 0;
 
+  // DataLoss when the files have been written to since they were opened. What was appended is not
+  // read, and changes nothing.
+  virtual absl::Status CheckUnchanged() const = 0;
+
   // Writes sample k: for each of the model's inputs that the data bring, its part to where `places`
   // says. What is drawn for it follows from `key`, the sample's random number in its step
   // (SampleKey).
@@ -42,6 +46,11 @@ class TrainingData {
   virtual absl::Status ReadSample(int64_t k, uint64_t key,
                                   absl::Span<std::byte* const> places) const = 0;
 };
+
+// Whether the model holds each token against the label after it, as causal models of transformers
+// do: its loss looks at all labels of a sample but the first. (One that leaves out the first and
+// shifts nothing would look the same; none is known.)
+bool ShiftsLabels(const model::ModelSpec& model);
 
 // InvalidArgument when the job's keys do not give what the model reads (says what to give), or a
 // file is of another kind, type or shape than they say.

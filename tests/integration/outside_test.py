@@ -386,6 +386,21 @@ class MissingFilesTest(Outside):
         self.wait_exit(process, 0)
         self.check(out, expected)
 
+    def test_data_that_are_written_over_are_waited_for(self):
+        data = self.dir / "data.txt"
+        content = data.read_bytes()
+        changes = {"max_steps": 300}
+        expected = self.reference(**changes)
+        job, out = self.job("over", **changes)
+        process = self.start("run", job, "--devices", DEVICE)
+        self.wait_lines(process, out, 2)
+        data.write_bytes(bytes(len(content)))
+        self.wait_log(process, "data.txt: has been written to while it was read", "the job waits and keeps",
+                      "data.txt: has changed since the run began")
+        data.write_bytes(content)
+        self.wait_exit(process, 0)
+        self.check(out, expected)
+
     def test_data_that_are_missing_when_the_host_worker_starts_again_are_waited_for(self):
         data, aside = self.dir / "data.txt", self.dir / "aside.txt"
         changes = {"max_steps": 300}

@@ -174,16 +174,19 @@ class HostExecutor::Impl {
       if (data_ == nullptr) {
         HARMONY_ASSIGN_OR_RETURN(data_, OpenData(job()));
       }
-      for (int64_t s = 0; s < samples; ++s) {
+      absl::Status read;
+      for (int64_t s = 0; s < samples && read.ok(); ++s) {
         const uint64_t key = io::SampleKey(job().spec.seed, step, s);
-        absl::Status read = data_->ReadSample(order_.SequenceIndex(step, s), key, places);
-        if (!read.ok()) {
-          data_.reset();
-          return read;
-        }
+        read = data_->ReadSample(order_.SequenceIndex(step, s), key, places);
         for (size_t i = 0; i < places.size(); ++i) {
           places[i] += job().model.inputs[i].tensor.per_sample().count();
         }
+      }
+      // Once all is read: then it was all of the file that the run began with.
+      read.Update(data_->CheckUnchanged());
+      if (!read.ok()) {
+        data_.reset();
+        return read;
       }
       return io::FillDerivedInputs(job().model, job().spec.seed, step, samples, inputs);
     });
@@ -219,7 +222,7 @@ class HostExecutor::Impl {
       command::StepScalars scalars;
       scalars.step = step;
       scalars.learning_rate = job::LearningRateAt(job().spec, step);
-      scalars.tokens = job().plan.global_batch() * job().model.labels_per_sample;
+      scalars.tokens = job().plan.global_batch() * job().plan.sequence_length;
       std::vector<double> losses;
       for (int part = 0; part < job().plan.loss_parts(); ++part) {
         HARMONY_RETURN_IF_ERROR(AppendLosses(part, &scalars, losses));

@@ -21,7 +21,6 @@
 #include "common/job/job_check.h"
 #include "common/job/job_file.h"
 #include "common/job/parameter_rules.h"
-#include "common/model/known_keys.h"
 #include "common/plan/plan_json.h"
 #include "common/profile/plausible.h"
 #include "common/profile/profile_estimate.h"
@@ -31,6 +30,7 @@
 #include "coordinator/planner/host_memory_error.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/service/jobs/disk_space.h"
+#include "coordinator/service/jobs/notes.h"
 
 namespace harmony::service {
 namespace {
@@ -177,36 +177,6 @@ absl::Status CheckDropout(const job::JobFile& file, const std::string& path,
       absl::StrCat(path,
                    ": dropout: the model was exported with its dropout, which a job cannot switch "
                    "off; export it again with --no-dropout (dropout=False), or remove the key"));
-}
-
-// What is not wrong, but perhaps not meant. What an exported model lacks, its export said.
-std::vector<std::string> NotesOn(const io::ModelSource& source, const job::JobSpec& job) {
-  std::vector<std::string> notes;
-  const auto* const config = std::get_if<model::ModelConfig>(&source.architecture);
-  if (config == nullptr) return notes;
-  const std::vector<std::string> unknown =
-      model::UnknownConfigKeys(config->family, source.config_json);
-  if (!unknown.empty()) {
-    notes.push_back(
-        absl::StrCat("keys of the model's config.json that are not known and have no effect: ",
-                     absl::StrJoin(unknown, ", ")));
-  }
-  if (config->configured_dropout > 0) {
-    notes.push_back(absl::StrCat("the model's config asks for dropout ", config->configured_dropout,
-                                 "; it is not applied (dropout: 0)"));
-  }
-  if (source.has_tokenizer && job.data_format == job::DataFormat::kTextBytes) {
-    notes.push_back(absl::StrCat(
-        "data.format is text-bytes, each byte a token, but ", source.directory,
-        " has a tokenizer: encode the text with it and give tokens-u16 or tokens-u32"));
-  }
-  const int64_t positions = config->max_position_embeddings;
-  if (positions > 0 && job.sequence_length > positions) {
-    notes.push_back(absl::StrCat("sequence_length ", job.sequence_length, " is longer than the ",
-                                 positions,
-                                 " positions of the model's config (max_position_embeddings)"));
-  }
-  return notes;
 }
 
 // Each microbatch goes on with the statistics that the one before left, so that they form one
@@ -373,7 +343,7 @@ absl::Status MakePlanOf(const JobRequest& request, const io::ModelSource& source
         "gradient_dtype: auto is bf16 in this run: there is too little memory for gradients of "
         "fp32 (gradient_dtype: fp32 says how much)");
   }
-  for (std::string& note : NotesOn(source, admitted->spec)) {
+  for (std::string& note : NotesOn(source, admitted->model, admitted->spec)) {
     admitted->notes.push_back(std::move(note));
   }
   return absl::OkStatus();

@@ -58,6 +58,43 @@ class ArraysTest : public ::testing::Test {
   const model::ModelSpec model_ = ImagesAndLabels();
 };
 
+model::ModelSpec TokensAndLabels() {
+  model::ModelSpec model;
+  model.inputs = {{{"input_ids", DType::kI64, {3}}, 9, {0}},
+                  {{"labels", DType::kI64, {3}}, 9, {1}}};
+  model.labels_per_sample = 3;
+  return model;
+}
+
+// Causal models of transformers shift labels themselves: were they shifted here too, the model
+// would learn the token after the next one.
+TEST(TokensTest, LabelsAreTheNextTokensWhoeverShiftsThem) {
+  TempDir dir;
+  job::JobSpec job;
+  job.sequence_length = 3;
+  job.data_path = dir.Write("tokens.bin", std::string("\1\2\3\4\5\6\7", 7));
+  job.data_format = job::DataFormat::kTextBytes;
+  const auto labels = [&](const model::ModelSpec& model) {
+    std::vector<int64_t> ids(3), labels(3);
+    std::byte* const places[] = {reinterpret_cast<std::byte*>(ids.data()),
+                                 reinterpret_cast<std::byte*>(labels.data())};
+    const auto data = OpenTrainingData(job, model);
+    EXPECT_TRUE(data.ok() && (*data)->ReadSample(1, 0, places).ok()) << data.status();
+    EXPECT_EQ(ids, (std::vector<int64_t>{4, 5, 6}));
+    return labels;
+  };
+  model::ModelSpec model = TokensAndLabels();
+  EXPECT_EQ(labels(model), (std::vector<int64_t>{5, 6, 7}));
+  model.counted_labels = {1, 0, -100};
+  EXPECT_EQ(labels(model), (std::vector<int64_t>{5, 6, 7}));
+  model.counted_labels = {1, 1, -100};
+  model.labels_per_sample = 2;
+  EXPECT_EQ(labels(model), (std::vector<int64_t>{4, 5, 6}));
+  model.counted_labels->first = 2;  // only the last one counts
+  model.labels_per_sample = 1;
+  EXPECT_EQ(labels(model), (std::vector<int64_t>{5, 6, 7}));
+}
+
 TEST_F(ArraysTest, WhatIsDerivedIsNotAskedOfTheDataAndIgnoredLabelsPass) {
   model::ModelSpec model = model_;
   model.inputs.insert(model.inputs.begin(),
