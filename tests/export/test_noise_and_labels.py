@@ -18,6 +18,7 @@ import support  # first: it says where harmony_export is
 import eager
 import make_models
 from harmony_export.dropout import Drawing, Place, _attention, applied, draw, sample_keys, switched_off
+from harmony_export.errors import ExportError
 from harmony_export.losses import loss_call
 
 
@@ -218,6 +219,15 @@ class Dropout(support.ExportTest):
             config = transformers.SwinConfig(**small, drop_path_rate=0.3, hidden_dropout_prob=0.1)
             hugging_face(config, "image-classification", dropout=dropout, report=self.lines.append)
         self.assertEqual(self.lines, ["not applied: SwinConfig.drop_path_rate"])
+        config = transformers.SwinConfig(**small, drop_path_rate=0.0, problem_type="multi_label_classification")
+        with self.assertRaisesRegex(ExportError, "problem_type multi_label_classification, and this task trains one class"):
+            hugging_face(config, "image-classification", report=self.lines.append)
+        experts = transformers.MixtralConfig(vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                                             num_attention_heads=2, num_key_value_heads=2, num_local_experts=2,
+                                             output_router_logits=True)
+        hugging_face(experts, "causal-lm", sequence_length=4, fake=True, report=self.lines.append)
+        self.assertEqual(self.lines.pop(),
+                         "not applied: the loss that balances experts (MixtralConfig.output_router_logits)")
         config = transformers.BartConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=32,
                                          decoder_ffn_dim=32, encoder_attention_heads=2, decoder_attention_heads=2,
                                          max_position_embeddings=16, dropout=0.1, encoder_layerdrop=0.1)

@@ -234,6 +234,10 @@ class Refusals(support.ExportTest):
         self.refused(r"shape \[n, 6, 6\].*dimension 1 may count the classes", columns, data=data)
         self.export(columns, "cross_entropy", {"x": torch.randn(4, 3, 7), "labels": torch.randint(0, 6, (4, 7))})
 
+    def test_sparse_gradients(self) -> None:
+        self.refused("gradients of this embedding are sparse.*sparse=False", nn.Sequential(
+            nn.Embedding(7, 4, sparse=True), nn.Flatten(), nn.Linear(16, 5)), data={"x": torch.zeros(4, 4).long(), "labels": batch()["labels"]})
+
     def test_input_that_is_written(self) -> None:
         self.refused("writes to a batch input", nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8), nn.Linear(8, 5)))
 

@@ -56,7 +56,8 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
                       given
     cuts              "auto": at repeated blocks; or patterns of module paths at which layers begin
     name              the class of the model where none is given
-    reduction         whether the loss is the "mean" or the "sum" over the labels
+    reduction         whether the loss is the "mean" or the "sum" over the labels; what is trained is the mean over
+                      those of a batch, of a sum that by all labels
     labels_per_sample by the batch's `labels` where it is not given
     values_below      bounds of integer inputs; those of embeddings and cross entropies are found
     sequence_length   of models that read sequences, for the job file; not with `dynamic`
@@ -100,6 +101,9 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
     if places and sequence_length is not None:
         raise ExportError("sequence_length is given, and dynamic leaves it free", fix="Give one of the two")
     in_one_place = overlapping(named_tensors(model))
+    for path, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            raise ExportError("the gradients of this embedding are sparse", path, "Build it with sparse=False, which trains the same")
     labels = _labels_per_sample(sample_batch, places) if labels_per_sample is None else number(labels_per_sample)
     with (torch.enable_grad(), new_directory(Path(out), overwrite) as folder,
           switched_off(model, everything=not dropout) as zero, _training(model), _contiguous(model),
@@ -121,6 +125,9 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
                 entry.master = masters.of(entry.tensor)
         lengths = find_lengths(captured, longest_sequence) if places else None
         counted, reason = make_sum(captured, lengths) if reduction == "mean" else (None, "")
+        if reduction == "sum":
+            report(f"of a loss that is a sum the mean is trained: the sum over a batch by its samples and their labels, "
+                   f"{labels} each, those that do not count (-100) among them")
         if reason:
             report(f"labels are not counted, each microbatch weighs the same: {reason}")
         described_loss = Loss(reduction, labels, fused=fused_loss) if counted is None else (

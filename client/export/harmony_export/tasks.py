@@ -72,6 +72,13 @@ def hugging_face(source: str | Path | Any, task: str, *, sequence_length: int | 
     zero = names_of([change for part in parts for change in set_to_zero(part, everything=not dropout)])
     if zero and dropout:
         report(f"not applied: {', '.join(zero)}")
+    for part in parts:
+        if getattr(part, "output_router_logits", False):
+            report(f"not applied: the loss that balances experts ({type(part).__name__}.output_router_logits)")
+    problem = getattr(config, "problem_type", None)
+    if task == "image-classification" and problem not in (None, "single_label_classification"):
+        raise ExportError(f"the configuration has problem_type {problem}, and this task trains one class of each image",
+                          fix="Export the model by harmony_export.export with loss=None")
     config.use_cache = False
     if attention is not None:
         config._attn_implementation = attention
