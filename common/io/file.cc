@@ -46,14 +46,16 @@ absl::Status ErrnoStatus(int error, absl::string_view what, absl::string_view pa
 }
 
 File::File(File&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), opened_(other.opened_) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      path_(std::move(other.path_)),
+      opened_(std::move(other.opened_)) {}
 
 File& File::operator=(File&& other) noexcept {
   if (this != &other) {
     if (fd_ >= 0) close(fd_);
     fd_ = std::exchange(other.fd_, -1);
     path_ = std::move(other.path_);
-    opened_ = other.opened_;
+    opened_ = std::move(other.opened_);
   }
   return *this;
 }
