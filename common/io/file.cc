@@ -94,7 +94,7 @@ absl::StatusOr<int64_t> File::Size() const {
 
 absl::Status File::CheckUnchanged() const {
   HARMONY_ASSIGN_OR_RETURN(const Version now, VersionNow());
-  if (now == opened_ || now.first > opened_.first) return absl::OkStatus();
+  if (now == opened_) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path_, ": has been written to while it was read"));
 }
 

@@ -27,7 +27,7 @@ class File {
   ~File();
 
   static absl::StatusOr<File> OpenForReading(const std::string& path);
-  // DataLoss when the file has been written to since, unless it has grown.
+  // DataLoss when the file has been written to since.
   absl::Status CheckUnchanged() const;
   // A new file; AlreadyExists is an error.
   static absl::StatusOr<File> CreateNew(const std::string& path);

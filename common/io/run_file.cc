@@ -138,6 +138,16 @@ absl::Status CheckDataAppended(const job::JobSpec& job, const DataFingerprint& b
                              "would have read what was appended"));
 }
 
+absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataAgain(const job::JobSpec& job,
+                                                            const model::ModelSpec& model) {
+  const absl::StatusOr<RunFile> run = ReadRunFile(job.output_dir);
+  const bool tokens = !job.data_path.empty() && run.ok() && run->data.has_value();
+  if (tokens && CheckDataAppended(job, *run->data, /*steps=*/0).ok()) {
+    return OpenTrainingData(job, model);
+  }
+  return OpenDataOfRun(job, model);
+}
+
 absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& job,
                                                             const model::ModelSpec& model) {
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<TrainingData> data, OpenTrainingData(job, model));

@@ -58,6 +58,11 @@ absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run);
 absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& job,
                                                             const model::ModelSpec& model);
 
+// The same (by what fingerprints cover), of a run under way: tokens may have been appended to its
+// file, which changes nothing of what it reads.
+absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataAgain(const job::JobSpec& job,
+                                                            const model::ModelSpec& model);
+
 // FailedPrecondition when the data (`where`: TrainingData::where) are not what the run began with:
 // says how they differ, and what to do. OK when run.json does not say what that was.
 absl::Status CheckDataUnchanged(const std::optional<DataFingerprint>& begun_with,

@@ -35,8 +35,7 @@ class TrainingData {
   // Reads a bounded part of what there is.
   virtual absl::StatusOr<DataFingerprint> Fingerprint() const = 0;
 
-  // DataLoss when the files have been written to since they were opened. What was appended is not
-  // read, and changes nothing.
+  // DataLoss when the files have been written to since they were opened.
   virtual absl::Status CheckUnchanged() const = 0;
 
   // Writes sample k: for each of the model's inputs that the data bring, its part to where `places`

@@ -48,12 +48,7 @@ absl::Status CheckGroups(const Plan& plan, const std::vector<LayerGroup>& groups
   return absl::OkStatus();
 }
 
-absl::Status CheckReplicas(const Plan& plan) {
-  if (!model::IsPowerOfTwo(plan.replicas) || plan.num_microbatches % plan.replicas != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(plan.replicas, " replicas are no power of two that divides the ",
-                     plan.num_microbatches, " microbatches of a step"));
-  }
+absl::Status CheckParts(const Plan& plan) {
   for (const LayerGroup& group : plan.backward_groups) {
     const int parts = group.gradient_parts;
     const bool divides = parts >= 1 && plan.replicas % parts == 0;
@@ -142,6 +137,11 @@ absl::Status CheckKept(const Plan& plan, const LayerGroup& group) {
 }  // namespace
 
 absl::Status CheckShape(const Plan& plan) {
+  if (!model::IsPowerOfTwo(plan.replicas) || plan.num_microbatches % plan.replicas != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(plan.replicas, " replicas are no power of two that divides the ",
+                     plan.num_microbatches, " microbatches of a step"));
+  }
   HARMONY_RETURN_IF_ERROR(CheckGroups(plan, plan.forward_groups, "forward group"));
   HARMONY_RETURN_IF_ERROR(CheckGroups(plan, plan.backward_groups, "backward group"));
   if (plan.backward_groups.empty()) return absl::InvalidArgumentError("no backward group");
@@ -151,7 +151,7 @@ absl::Status CheckShape(const Plan& plan) {
                                                    ", the last backward group starts with layer ",
                                                    plan.backward_groups.back().layers.first));
   }
-  HARMONY_RETURN_IF_ERROR(CheckReplicas(plan));
+  HARMONY_RETURN_IF_ERROR(CheckParts(plan));
   HARMONY_RETURN_IF_ERROR(CheckForwardTasks(plan));
   for (const LayerGroup& group : plan.backward_groups) {
     HARMONY_RETURN_IF_ERROR(CheckKept(plan, group));

@@ -72,8 +72,10 @@ absl::StatusOr<Frontier> Frontier::FromRecords(const command::ObjectTableLayout&
   }
   frontier.whole_ = true;
   for (int i = 0; i < table.size(); ++i) {
-    const bool state = table.KeyOf(i).kind <= command::ObjectKind::kMoment2;
-    frontier.whole_ &= !state || frontier.clean_version_[i] == frontier.step_;
+    if (table.KeyOf(i).kind > command::ObjectKind::kMoment2) continue;
+    // Moments that the optimizer does not have stay what they were when the job began.
+    const int64_t version = frontier.clean_version_[i];
+    frontier.whole_ &= version >= 0 && version <= frontier.step_;
   }
   return frontier;
 }

@@ -59,7 +59,11 @@ class BackOff {
 std::string NextTryText(Nanos pause);
 // Behind the reason for which a job cannot go on; of one that holds steps the latter.
 inline constexpr char kWaits[] = ": the job waits";
-inline constexpr char kEndsAndKeeps[] = ": the job ends when what it has trained is saved";
+inline constexpr char kEndsAndKeeps[] = ": the job ends; what it has trained is saved before";
+inline constexpr char kEndsWithoutSaving[] =
+    "what was trained since the last checkpoint could not be saved: the step that failed has "
+    "updated "
+    "some tensors already";
 inline constexpr char kWaitsAndKeeps[] = ": the job waits and keeps what it has trained";
 
 }  // namespace harmony::runner

@@ -315,7 +315,11 @@ class JobRunner::Impl {
   // only, unless the step that failed has updated something: then there is nothing that can be
   // saved.
   void Fail(const absl::Status& status) {
-    if (!HoldsSteps() || !failure_.ok()) return End(failure_.ok() ? status : failure_);
+    if (!failure_.ok()) {
+      actions_.push_back(Report{kEndsWithoutSaving});
+      return End(failure_);
+    }
+    if (!HoldsSteps() || !options_.save_before_failing) return End(status);
     failure_ = status;
     dispatcher_.StopAfterCurrentStep();
     NextGeneration(absl::StrCat(status.message(), kEndsAndKeeps));

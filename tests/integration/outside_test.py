@@ -394,9 +394,12 @@ class MissingFilesTest(Outside):
         job, out = self.job("over", **changes)
         process = self.start("run", job, "--devices", DEVICE)
         self.wait_lines(process, out, 2)
-        data.write_bytes(bytes(len(content)))
-        self.wait_log(process, "data.txt: has been written to while it was read", "the job waits and keeps",
-                      "data.txt: has changed since the run began")
+        with data.open("ab") as file:  # which takes nothing of what it reads
+            file.write(content)
+        self.wait_lines(process, out, 20)
+        self.assertNotIn("the job waits", self.log())
+        data.write_bytes(bytes(2 * len(content)))
+        self.wait_log(process, "data.txt: has changed since the run began", "the job waits and keeps")
         data.write_bytes(content)
         self.wait_exit(process, 0)
         self.check(out, expected)

@@ -4,7 +4,8 @@ harmony_test(plan_test
 harmony_test(dispatch_test
   SOURCES coordinator/dispatch/issue/decisions_test.cc coordinator/dispatch/issue/dispatcher_test.cc
           coordinator/runner/failure_test.cc
-          coordinator/runner/job_runner_test.cc coordinator/runner/simulated_runner_test.cc
+          coordinator/runner/job_runner_test.cc
+          coordinator/runner/owner_of_test.cc coordinator/runner/simulated_runner_test.cc
           coordinator/dispatch/memory/memory_test.cc coordinator/dispatch/issue/overlap_test.cc
           coordinator/dispatch/issue/replicas_test.cc
           coordinator/dispatch/issue/set_recovery_test.cc

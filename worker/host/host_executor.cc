@@ -80,8 +80,8 @@ absl::Status FindSource(HostContext& context) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<io::TrainingData>> OpenData(const plan::PlannedJob& job) {
-  absl::StatusOr<std::unique_ptr<io::TrainingData>> data = io::OpenDataOfRun(job.spec, job.model);
+using DataOrError = absl::StatusOr<std::unique_ptr<io::TrainingData>>;
+DataOrError AsMissing(DataOrError data) {
   // They were in order at submission: what is wrong with the file now is not the job's fault.
   if (absl::IsInvalidArgument(data.status())) return absl::DataLossError(data.status().message());
   return data;
@@ -172,7 +172,7 @@ class HostExecutor::Impl {
       std::vector<std::byte*> places = inputs;  // of a sample's part of each
       // One that could not be read may have been put back as another file of that name.
       if (data_ == nullptr) {
-        HARMONY_ASSIGN_OR_RETURN(data_, OpenData(job()));
+        HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataAgain(job().spec, job().model)));
       }
       absl::Status read;
       for (int64_t s = 0; s < samples && read.ok(); ++s) {
@@ -182,11 +182,12 @@ class HostExecutor::Impl {
           places[i] += job().model.inputs[i].tensor.per_sample().count();
         }
       }
-      // Once all is read: then it was all of the file that the run began with.
-      read.Update(data_->CheckUnchanged());
-      if (!read.ok()) {
-        data_.reset();
-        return read;
+      // What has been written to meanwhile may be what the run began with, and more.
+      const bool unchanged = data_->CheckUnchanged().ok();
+      if (!read.ok() || !unchanged) data_.reset();
+      HARMONY_RETURN_IF_ERROR(read);
+      if (!unchanged) {
+        HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataAgain(job().spec, job().model)));
       }
       return io::FillDerivedInputs(job().model, job().spec.seed, step, samples, inputs);
     });
@@ -333,7 +334,8 @@ absl::StatusOr<std::unique_ptr<HostExecutor>> HostExecutor::Create(ipc::Segment&
       allocated.extent < command::PersistentBytes(job.model, job::MomentsOf(job.spec))) {
     return absl::InternalError("the shared segment was not allocated for this job");
   }
-  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<io::TrainingData> data, OpenData(job));
+  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<io::TrainingData> data,
+                           AsMissing(io::OpenDataOfRun(job.spec, job.model)));
   const int64_t samples = data->sample_count();
   if (samples < 1) {
     return absl::InvalidArgumentError(absl::StrCat(

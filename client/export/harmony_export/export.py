@@ -127,7 +127,7 @@ def export(model: nn.Module, loss: str | LossFunction | None, sample_batch: Mapp
         counted, reason = make_sum(captured, lengths) if reduction == "mean" else (None, "")
         if reduction == "sum":
             report(f"of a loss that is a sum the mean is trained: the sum over a batch by its samples and their labels, "
-                   f"{labels} each, those that do not count (-100) among them")
+                   f"{labels.text()} each, those that do not count (-100) among them")
         if reason:
             report(f"labels are not counted, each microbatch weighs the same: {reason}")
         described_loss = Loss(reduction, labels, fused=fused_loss) if counted is None else (

@@ -23,6 +23,14 @@ std::vector<std::string> NotesOn(const io::ModelSource& source, const model::Mod
         "the labels that it gets of data.path are the tokens of a sequence, not the ones after "
         "them");
   }
+  const bool exported = !std::holds_alternative<model::ModelConfig>(source.architecture);
+  if (!job.data_path.empty() && exported && !model.counted_labels.has_value()) {
+    notes.push_back(
+        "the model's labels are not counted, so that nothing says whether its loss shifts them "
+        "itself: the labels that it gets of data.path are the tokens after those of a sequence; "
+        "for "
+        "a model that shifts them give arrays (data: {inputs: ...})");
+  }
   const auto* const config = std::get_if<model::ModelConfig>(&source.architecture);
   if (config == nullptr) return notes;
   const std::vector<std::string> unknown =
