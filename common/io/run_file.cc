@@ -138,27 +138,37 @@ absl::Status CheckDataAppended(const job::JobSpec& job, const DataFingerprint& b
                              "would have read what was appended"));
 }
 
-absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataAgain(const job::JobSpec& job,
-                                                            const model::ModelSpec& model) {
-  const absl::StatusOr<RunFile> run = ReadRunFile(job.output_dir);
-  const bool tokens = !job.data_path.empty() && run.ok() && run->data.has_value();
-  if (tokens && CheckDataAppended(job, *run->data, /*steps=*/0).ok()) {
-    return OpenTrainingData(job, model);
-  }
-  return OpenDataOfRun(job, model);
-}
+namespace {
 
-absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& job,
-                                                            const model::ModelSpec& model) {
+// `fingerprint_of(data, bytes)`: of data that had so many when the run began.
+template <typename FingerprintOf>
+absl::StatusOr<std::unique_ptr<TrainingData>> OpenAndCompare(const job::JobSpec& job,
+                                                             const model::ModelSpec& model,
+                                                             const FingerprintOf& fingerprint_of) {
   HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<TrainingData> data, OpenTrainingData(job, model));
   const absl::StatusOr<RunFile> run = ReadRunFile(job.output_dir);
   // What cannot be read now says nothing of the run: only a folder without it does.
   if (!run.ok() && !absl::IsNotFound(run.status())) return run.status();
-  if (run.ok()) {
-    HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, data->Fingerprint());
+  if (run.ok() && run->data.has_value()) {
+    HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, fingerprint_of(*data, run->data->bytes));
     HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data->where(), now));
   }
   return data;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& job,
+                                                            const model::ModelSpec& model) {
+  return OpenAndCompare(job, model,
+                        [](const TrainingData& data, int64_t) { return data.Fingerprint(); });
+}
+
+absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataAgain(const job::JobSpec& job,
+                                                            const model::ModelSpec& model) {
+  return OpenAndCompare(job, model, [](const TrainingData& data, int64_t bytes) {
+    return data.FingerprintOfFirst(bytes);
+  });
 }
 
 }  // namespace harmony::io

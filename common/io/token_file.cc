@@ -164,6 +164,10 @@ absl::StatusOr<DataFingerprint> TokenFile::Fingerprint() const {
   return FingerprintOf(file_, token_count_ * TokenBytes(format_));
 }
 
+absl::StatusOr<DataFingerprint> TokenFile::FingerprintOfFirst(int64_t bytes) const {
+  return FingerprintOf(file_, std::min(bytes, token_count_ * TokenBytes(format_)));
+}
+
 int64_t TokenFile::Sequences(int64_t tokens, int64_t sequence_length) {
   return (tokens - 1) / sequence_length;
 }

@@ -41,6 +41,8 @@ class TokenFile {
 
   // Reads kHashedWhole bytes at most.
   absl::StatusOr<DataFingerprint> Fingerprint() const;
+  // The same of the first `bytes`, if there are so many.
+  absl::StatusOr<DataFingerprint> FingerprintOfFirst(int64_t bytes) const;
 
   // Tokens of sequence k and the one after them: out.size() == sequence_length + 1.
   // REQUIRES: 0 <= k < SequenceCount(out.size() - 1).

@@ -80,6 +80,9 @@ class TokenData : public TrainingData {
     return file_.Validate(tokens_below_, tokens_, global_batch);
   }
   absl::StatusOr<DataFingerprint> Fingerprint() const override { return file_.Fingerprint(); }
+  absl::StatusOr<DataFingerprint> FingerprintOfFirst(int64_t bytes) const override {
+    return file_.FingerprintOfFirst(bytes);
+  }
   absl::Status CheckUnchanged() const override { return file_.file().CheckUnchanged(); }
 
   absl::Status ReadSample(int64_t k, uint64_t key,

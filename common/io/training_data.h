@@ -34,6 +34,10 @@ class TrainingData {
 
   // Reads a bounded part of what there is.
   virtual absl::StatusOr<DataFingerprint> Fingerprint() const = 0;
+  // Of a file of tokens, the same of its first `bytes`; arrays do not grow.
+  virtual absl::StatusOr<DataFingerprint> FingerprintOfFirst(int64_t /*bytes*/) const {
+    return Fingerprint();
+  }
 
   // DataLoss when the files have been written to since they were opened.
   virtual absl::Status CheckUnchanged() const = 0;

@@ -60,6 +60,9 @@ std::string NextTryText(Nanos pause);
 // Behind the reason for which a job cannot go on; of one that holds steps the latter.
 inline constexpr char kWaits[] = ": the job waits";
 inline constexpr char kEndsAndKeeps[] = ": the job ends; what it has trained is saved before";
+inline constexpr char kEndsWithOneCheckpoint[] =
+    "what was trained since the last checkpoint is not saved, for it would take that one's place "
+    "(save_total_limit: 1)";
 inline constexpr char kEndsWithoutSaving[] =
     "what was trained since the last checkpoint could not be saved: the step that failed has "
     "updated "

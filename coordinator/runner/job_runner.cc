@@ -22,31 +22,6 @@ constexpr double kCheckpointBytesPerParameter = 12 * 4;
 
 }  // namespace
 
-std::string DebugString(const ProcessId& process) {
-  switch (process.role) {
-    case Role::kSwapper:
-      return "swapper";
-    case Role::kHostWorker:
-      return "host worker";
-    case Role::kWorker:
-      break;
-  }
-  return absl::StrCat("worker ", process.device);
-}
-
-ProcessId OwnerOf(const command::Lane& lane, const std::set<int>& worker_copies) {
-  switch (command::TraitsOf(lane.kind).owner) {
-    case command::LaneOwner::kWorker:
-      return {Role::kWorker, lane.device};
-    case command::LaneOwner::kSwapper:
-      if (worker_copies.contains(lane.device)) return {Role::kWorker, lane.device};
-      return {Role::kSwapper, 0};
-    case command::LaneOwner::kHostWorker:
-      return {Role::kHostWorker, 0};
-  }
-  return {};
-}
-
 class JobRunner::Impl {
  public:
   Impl(const model::ModelSpec& model, const plan::Plan& plan, const dispatch::CostModel& costs,
@@ -319,7 +294,14 @@ class JobRunner::Impl {
       actions_.push_back(Report{kEndsWithoutSaving});
       return End(failure_);
     }
-    if (!HoldsSteps() || !options_.save_before_failing) return End(status);
+    if (!HoldsSteps()) return End(status);
+    const dispatch::DispatchOptions& plan = options_.dispatch;
+    const bool none_yet = plan.first_step == 0 &&
+                          (plan.save_steps == 0 || dispatcher_.completed_steps() < plan.save_steps);
+    if (!options_.keeps_checkpoints && !none_yet) {
+      actions_.push_back(Report{kEndsWithOneCheckpoint});
+      return End(status);
+    }
     failure_ = status;
     dispatcher_.StopAfterCurrentStep();
     NextGeneration(absl::StrCat(status.message(), kEndsAndKeeps));

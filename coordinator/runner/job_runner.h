@@ -130,9 +130,10 @@ struct RunnerOptions {
   // Generations that one process may end without any progress between; then the job fails and says
   // which process it was. A process that was killed from outside is not to blame, however often.
   int max_generations_without_progress = 10;
-  // A job that fails for what would happen again is saved first. False where that would take the
-  // place of the only other checkpoint: what fails may have gone wrong some steps before.
-  bool save_before_failing = true;
+  // More than one checkpoint is kept. A job that fails for what would happen again is saved first,
+  // but not where that would take the place of the only other checkpoint: what fails may have gone
+  // wrong some steps before.
+  bool keeps_checkpoints = true;
 };
 
 class JobRunner {

@@ -158,6 +158,35 @@ class HostExecutor::Impl {
     return absl::OkStatus();
   }
 
+  absl::Status ReadSamples(int64_t step, std::vector<std::byte*> places) {
+    for (int64_t s = 0; s < job().plan.global_batch(); ++s) {
+      const uint64_t key = io::SampleKey(job().spec.seed, step, s);
+      HARMONY_RETURN_IF_ERROR(data_->ReadSample(order_.SequenceIndex(step, s), key, places));
+      for (size_t i = 0; i < places.size(); ++i) {
+        places[i] += job().model.inputs[i].tensor.per_sample().count();
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Into `inputs`, what the data bring of a step. Files that were written to meanwhile still have
+  // to begin with what the run began with. Then it is read once more: they may have been something
+  // else on the way. Not until nothing is written: tokens may be appended all the time.
+  absl::Status ReadBatch(int64_t step, const std::vector<std::byte*>& inputs) {
+    for (int tries = 0; tries < 2; ++tries) {
+      // One that could not be read may have been put back as another file of that name.
+      if (data_ == nullptr) {
+        HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataAgain(job().spec, job().model)));
+      }
+      const absl::Status read = ReadSamples(step, inputs);
+      if (read.ok() && data_->CheckUnchanged().ok()) return read;
+      data_.reset();
+      HARMONY_RETURN_IF_ERROR(read);
+    }
+    HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataAgain(job().spec, job().model)));
+    return absl::OkStatus();
+  }
+
   absl::Status LoadBatch(const command::HostTask& task, int64_t step) {
     const int64_t samples = job().plan.global_batch();
     const model::BatchLayout layout = model::LayOutBatch(job().model, samples);
@@ -169,26 +198,7 @@ class HostExecutor::Impl {
     return Replace(view, [&](std::byte* data) {
       std::vector<std::byte*> inputs;
       for (Bytes offset : layout.offsets) inputs.push_back(data + offset.count());
-      std::vector<std::byte*> places = inputs;  // of a sample's part of each
-      // One that could not be read may have been put back as another file of that name.
-      if (data_ == nullptr) {
-        HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataAgain(job().spec, job().model)));
-      }
-      absl::Status read;
-      for (int64_t s = 0; s < samples && read.ok(); ++s) {
-        const uint64_t key = io::SampleKey(job().spec.seed, step, s);
-        read = data_->ReadSample(order_.SequenceIndex(step, s), key, places);
-        for (size_t i = 0; i < places.size(); ++i) {
-          places[i] += job().model.inputs[i].tensor.per_sample().count();
-        }
-      }
-      // What has been written to meanwhile may be what the run began with, and more.
-      const bool unchanged = data_->CheckUnchanged().ok();
-      if (!read.ok() || !unchanged) data_.reset();
-      HARMONY_RETURN_IF_ERROR(read);
-      if (!unchanged) {
-        HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataAgain(job().spec, job().model)));
-      }
+      HARMONY_RETURN_IF_ERROR(ReadBatch(step, inputs));
       return io::FillDerivedInputs(job().model, job().spec.seed, step, samples, inputs);
     });
   }

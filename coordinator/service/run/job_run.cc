@@ -36,8 +36,7 @@ runner::RunnerOptions OptionsOf(const RunSetup& setup, const plan::MachineSpec& 
   options.dispatch.end_step = setup.spec.max_steps;
   options.dispatch.save_steps = setup.spec.save_steps;
   options.first_generation = segment.generation() + 1;
-  const bool none_saved = setup.start.first_step == 0 && setup.spec.save_steps == 0;
-  options.save_before_failing = none_saved || setup.spec.save_total_limit > 1;
+  options.keeps_checkpoints = setup.spec.save_total_limit > 1;
   return options;
 }
 

@@ -164,9 +164,8 @@ TEST_F(JobRunnerTest, NamesTheTensorOfATransferThatPassesItsDeadline) {
 
 TEST_F(JobRunnerTest, AFailedCommandEndsTheJob) {
   StartRunning();
-  const std::string ended =
-      Tell(CommandFailed{1, 0, 1, absl::FailedPreconditionError("step 1, layers 0-0: not finite")});
-  EXPECT_THAT(ended, HasSubstr("ended FAILED_PRECONDITION: step 1, layers 0-0: not finite"));
+  EXPECT_THAT(Tell(CommandFailed{1, 0, 1, absl::FailedPreconditionError("step 1: not finite")}),
+              HasSubstr("ended FAILED_PRECONDITION: step 1: not finite"));
   EXPECT_EQ(runner_.state(), JobRunner::State::kFailed);
 }
 
@@ -200,13 +199,14 @@ TEST_F(JobRunnerTest, AFailedCommandEndsTheJobWhenWhatWasTrainedIsSaved) {
 // What is saved may have gone wrong already, and must not take the place of what has not.
 TEST_F(JobRunnerTest, AFailedCommandEndsTheJobAtOnceWhereThatWouldCostAnotherCheckpoint) {
   RunnerOptions options = Options();
-  options.save_before_failing = false;
+  options.keeps_checkpoints = false;
+  options.dispatch.save_steps = 1;
   JobRunner runner(model_, plan_, costs_, options);
   AttachAll(runner);
   runner.OnEvent(RecordsRead{1, Initialized(/*version=*/1)}, Nanos());
-  EXPECT_EQ(
-      DebugString(runner.OnEvent(CommandFailed{1, 0, 1, absl::InternalError("NaN")}, Nanos())),
-      "ended INTERNAL: NaN\n");
+  const Event failed = CommandFailed{1, 0, 1, absl::InternalError("NaN")};
+  EXPECT_EQ(DebugString(runner.OnEvent(failed, Nanos())),
+            absl::StrCat("report ", kEndsWithOneCheckpoint, "\nended INTERNAL: NaN\n"));
 }
 
 TEST_F(JobRunnerTest, GivesUpOnAProcessThatKeepsDying) {
