@@ -139,8 +139,7 @@ WeightMap WeightMap::WithType(const model::ModelSpec& model, DType dtype) const 
   WeightMap map = *this;
   for (const model::ParamBlock& block : model.blocks) {
     for (const model::TensorSpec& tensor : block.tensors) {
-      const bool trained = tensor.role == model::TensorRole::kTrained;
-      if (trained && tensor.value_dtype() == DType::kF32) map.stored_.at(tensor.name).dtype = dtype;
+      if (tensor.value_dtype() == DType::kF32) map.stored_.at(tensor.name).dtype = dtype;
     }
   }
   return map;
