@@ -92,10 +92,9 @@ absl::StatusOr<int64_t> File::Size() const {
   return now.first;
 }
 
-absl::Status File::CheckUnchanged() const {
-  HARMONY_ASSIGN_OR_RETURN(const Version now, VersionNow());
-  if (now == opened_) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path_, ": has been written to while it was read"));
+bool File::IsUnchanged() const {
+  const absl::StatusOr<Version> now = VersionNow();
+  return now.ok() && *now == opened_;
 }
 
 absl::Status File::ReadAt(int64_t offset, void* data, int64_t size) const {

@@ -27,8 +27,8 @@ class File {
   ~File();
 
   static absl::StatusOr<File> OpenForReading(const std::string& path);
-  // DataLoss when the file has been written to since.
-  absl::Status CheckUnchanged() const;
+  // Whether nothing has been written to the file since.
+  bool IsUnchanged() const;
   // A new file; AlreadyExists is an error.
   static absl::StatusOr<File> CreateNew(const std::string& path);
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/random.h"
@@ -83,7 +84,7 @@ class TokenData : public TrainingData {
   absl::StatusOr<DataFingerprint> FingerprintOfFirst(int64_t bytes) const override {
     return file_.FingerprintOfFirst(bytes);
   }
-  absl::Status CheckUnchanged() const override { return file_.file().CheckUnchanged(); }
+  bool IsUnchanged() const override { return file_.file().IsUnchanged(); }
 
   absl::Status ReadSample(int64_t k, uint64_t key,
                           absl::Span<std::byte* const> places) const override {
@@ -268,10 +269,9 @@ class ArrayData : public TrainingData {
     return all;
   }
 
-  absl::Status CheckUnchanged() const override {
-    absl::Status status;
-    for (const Input& input : inputs_) status.Update(input.file.file().CheckUnchanged());
-    return status;
+  bool IsUnchanged() const override {
+    return absl::c_all_of(inputs_,
+                          [](const Input& input) { return input.file.file().IsUnchanged(); });
   }
 
   absl::Status ReadSample(int64_t k, uint64_t, absl::Span<std::byte* const> places) const override {

@@ -39,8 +39,8 @@ class TrainingData {
     return Fingerprint();
   }
 
-  // DataLoss when the files have been written to since they were opened.
-  virtual absl::Status CheckUnchanged() const = 0;
+  // Whether nothing has been written to the files since they were opened.
+  virtual bool IsUnchanged() const = 0;
 
   // Writes sample k: for each of the model's inputs that the data bring, its part to where `places`
   // says. What is drawn for it follows from `key`, the sample's random number in its step

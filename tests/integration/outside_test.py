@@ -364,14 +364,19 @@ class FullDiskTest(Outside):
 
 class MissingFilesTest(Outside):
 
+    def begin(self, name):
+        """A run of 300 steps that has done two, its folder, and what it has to come to."""
+        changes = {"max_steps": 300}
+        expected = self.reference(**changes)
+        job, out = self.job(name, **changes)
+        process = self.start("run", job, "--devices", DEVICE)
+        self.wait_lines(process, out, 2)
+        return process, out, expected
+
     def test_data_that_cannot_be_read_are_waited_for(self):
         data = self.dir / "data.txt"
         content = data.read_bytes()
-        changes = {"max_steps": 300}
-        expected = self.reference(**changes)
-        job, out = self.job("data", **changes)
-        process = self.start("run", job, "--devices", DEVICE)
-        self.wait_lines(process, out, 2)
+        process, out, expected = self.begin("data")
         os.truncate(data, 10)
         self.wait_log(process, "data.txt: ends at byte", "data.txt: has changed since the run began")
         self.assertLess(len(harness.read_metrics(out)), 300)
@@ -389,11 +394,7 @@ class MissingFilesTest(Outside):
     def test_data_that_are_written_over_are_waited_for(self):
         data = self.dir / "data.txt"
         content = data.read_bytes()
-        changes = {"max_steps": 300}
-        expected = self.reference(**changes)
-        job, out = self.job("over", **changes)
-        process = self.start("run", job, "--devices", DEVICE)
-        self.wait_lines(process, out, 2)
+        process, out, expected = self.begin("over")
         with data.open("ab") as file:  # which takes nothing of what it reads
             file.write(content)
         self.wait_lines(process, out, 20)
@@ -406,11 +407,7 @@ class MissingFilesTest(Outside):
 
     def test_data_that_are_missing_when_the_host_worker_starts_again_are_waited_for(self):
         data, aside = self.dir / "data.txt", self.dir / "aside.txt"
-        changes = {"max_steps": 300}
-        expected = self.reference(**changes)
-        job, out = self.job("gone", **changes)
-        process = self.start("run", job, "--devices", DEVICE)
-        self.wait_lines(process, out, 2)
+        process, out, expected = self.begin("gone")
         data.rename(aside)
         self.kill(self.processes()[("host", 0)]["pid"])
         self.wait_log(process, "host worker: ", "data.txt: cannot open", "the job waits and keeps what it has trained")

@@ -179,7 +179,7 @@ class HostExecutor::Impl {
         HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataAgain(job().spec, job().model)));
       }
       const absl::Status read = ReadSamples(step, inputs);
-      if (read.ok() && data_->CheckUnchanged().ok()) return read;
+      if (read.ok() && data_->IsUnchanged()) return read;
       data_.reset();
       HARMONY_RETURN_IF_ERROR(read);
     }

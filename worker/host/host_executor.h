@@ -35,8 +35,8 @@ class HostExecutor {
 
   // Runs one task to its end, commit included. One thread per lane: tasks of host_compute (step
   // scalars, norms, clip, updates) in one, those of host_io (initialise, batches, checkpoints) in
-  // another, at the same time. A result that is not finite is an error, and
-  // nothing is committed then.
+  // another, at the same time. A result that is not finite is an error, and nothing is
+  // committed then.
   absl::Status Execute(const command::HostTask& task, const command::CommandHeader& header);
 
  private:

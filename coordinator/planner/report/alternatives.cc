@@ -105,13 +105,15 @@ class Comparison {
   std::vector<Alternative> found_;
 };
 
-void TryStashes(const plan::Plan& plan, bool keep, Comparison& comparison) {
+void TryStashes(const MoveRules& rules, const plan::Plan& plan, bool keep, Comparison& comparison) {
+  MoveRules placed = rules;
+  placed.stash = keep ? job::StashPlacement::kDevice : job::StashPlacement::kHost;
   plan::Plan other = plan;
+  PlaceStashes(placed, &other);
   bool recomputes = false;
-  for (plan::LayerGroup& group : other.backward_groups) {
-    group.keep_stash = keep && plan::CanKeepStash(plan, group);
-    recomputes |= !group.keep_stash && group.keep_activations;
-    group.keep_activations = group.keep_activations && group.keep_stash;
+  for (size_t g = 0; g < plan.backward_groups.size(); ++g) {
+    recomputes |=
+        plan.backward_groups[g].keep_activations && !other.backward_groups[g].keep_activations;
   }
   comparison.Try(absl::StrCat(keep ? "all stashes kept on the devices" : "all stashes on the host",
                               recomputes ? ", every backward recomputes" : ""),
@@ -171,8 +173,8 @@ std::vector<Alternative> CompareAlternatives(const PlanBuilder& builder, const M
   comparison.Try("no weights kept from forward to backward", loaded);
   if (MayKeepActivations(rules)) TryActivations(plan, comparison);
   if (rules.stash == job::StashPlacement::kAuto) {
-    TryStashes(plan, false, comparison);
-    TryStashes(plan, true, comparison);
+    TryStashes(rules, plan, false, comparison);
+    TryStashes(rules, plan, true, comparison);
   }
   if (rules.groups) {
     const int devices = static_cast<int>(rules.turns);

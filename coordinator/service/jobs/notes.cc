@@ -28,8 +28,7 @@ std::vector<std::string> NotesOn(const io::ModelSource& source, const model::Mod
     notes.push_back(
         "the model's labels are not counted, so that nothing says whether its loss shifts them "
         "itself: the labels that it gets of data.path are the tokens after those of a sequence; "
-        "for "
-        "a model that shifts them give arrays (data: {inputs: ...})");
+        "for a model that shifts them give arrays (data: {inputs: ...})");
   }
   const auto* const config = std::get_if<model::ModelConfig>(&source.architecture);
   if (config == nullptr) return notes;
