@@ -138,34 +138,17 @@ absl::Status CheckDataAppended(const job::JobSpec& job, const DataFingerprint& b
                              "would have read what was appended"));
 }
 
-namespace {
-
-absl::StatusOr<std::unique_ptr<TrainingData>> OpenAndCompare(const job::JobSpec& job,
-                                                             const model::ModelSpec& model,
-                                                             bool may_have_grown) {
-  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<TrainingData> data, OpenTrainingData(job, model));
+absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& job,
+                                                            const model::ModelSpec& model) {
   const absl::StatusOr<RunFile> run = ReadRunFile(job.output_dir);
   // What cannot be read now says nothing of the run: only a folder without it does.
   if (!run.ok() && !absl::IsNotFound(run.status())) return run.status();
-  if (run.ok() && run->data.has_value()) {
-    HARMONY_ASSIGN_OR_RETURN(
-        const DataFingerprint now,
-        may_have_grown ? data->FingerprintOfFirst(run->data->bytes) : data->Fingerprint());
-    HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data->where(), now));
-  }
+  if (!run.ok() || !run->data.has_value()) return OpenTrainingData(job, model);
+  HARMONY_ASSIGN_OR_RETURN(std::unique_ptr<TrainingData> data,
+                           OpenTrainingData(job, model, run->data->bytes));
+  HARMONY_ASSIGN_OR_RETURN(const DataFingerprint now, data->Fingerprint());
+  HARMONY_RETURN_IF_ERROR(CheckDataUnchanged(run->data, data->where(), now));
   return data;
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& job,
-                                                            const model::ModelSpec& model) {
-  return OpenAndCompare(job, model, /*may_have_grown=*/false);
-}
-
-absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataAgain(const job::JobSpec& job,
-                                                            const model::ModelSpec& model) {
-  return OpenAndCompare(job, model, /*may_have_grown=*/true);
 }
 
 }  // namespace harmony::io

@@ -53,14 +53,10 @@ std::vector<std::string> SetHardware(int64_t after_step, const std::vector<std::
 absl::StatusOr<RunFile> ReadRunFile(const std::string& output_dir);
 absl::Status WriteRunFile(const std::string& output_dir, const RunFile& run);
 
-// The job's training data, as the run in its output_dir began with them; errors of OpenTrainingData
+// The job's training data, as the run in its output_dir began with them (by what fingerprints
+// cover): tokens that were appended to its file since are none of them. Errors of OpenTrainingData
 // and CheckDataUnchanged. Not held against anything where run.json is gone or says nothing of them.
 absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataOfRun(const job::JobSpec& job,
-                                                            const model::ModelSpec& model);
-
-// The same (by what fingerprints cover), of a run under way: tokens may have been appended to its
-// file, which changes nothing of what it reads.
-absl::StatusOr<std::unique_ptr<TrainingData>> OpenDataAgain(const job::JobSpec& job,
                                                             const model::ModelSpec& model);
 
 // FailedPrecondition when the data (`where`: TrainingData::where) are not what the run began with:

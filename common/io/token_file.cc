@@ -95,10 +95,12 @@ int64_t TokenBytes(job::DataFormat format) {
   return 1;
 }
 
-absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, job::DataFormat format) {
+absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, job::DataFormat format,
+                                          int64_t bytes) {
   auto file = File::OpenForReading(path);
   if (!file.ok()) return WithContext(file.status(), "data.path");
-  HARMONY_ASSIGN_OR_RETURN(const int64_t size, file->Size());
+  HARMONY_ASSIGN_OR_RETURN(int64_t size, file->Size());
+  size = std::min(size, bytes);
   const int64_t width = TokenBytes(format);
   TokenFile tokens(*std::move(file), format, size / width);
   HARMONY_RETURN_IF_ERROR(tokens.CheckKind(size));
@@ -162,10 +164,6 @@ absl::Status TokenFile::CheckWidth(int64_t vocab_size) const {
 
 absl::StatusOr<DataFingerprint> TokenFile::Fingerprint() const {
   return FingerprintOf(file_, token_count_ * TokenBytes(format_));
-}
-
-absl::StatusOr<DataFingerprint> TokenFile::FingerprintOfFirst(int64_t bytes) const {
-  return FingerprintOf(file_, std::min(bytes, token_count_ * TokenBytes(format_)));
 }
 
 int64_t TokenFile::Sequences(int64_t tokens, int64_t sequence_length) {

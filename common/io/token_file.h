@@ -3,6 +3,7 @@
 // The training data: a file of tokens, each a byte, or 16 or 32 bits little-endian.
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,14 +17,18 @@ namespace harmony::io {
 
 int64_t TokenBytes(job::DataFormat format);
 
+// For as many bytes as a file has when it is opened.
+inline constexpr int64_t kWholeFile = std::numeric_limits<int64_t>::max();
+
 // Immutable after Open; all methods may be called from several threads. Reads by pread, not by a
 // mapping: a file that is cut while a job runs is an error then, not a fatal signal.
 class TokenFile {
  public:
-  // InvalidArgument when the file is empty or not a whole number of tokens, or begins as a file of
-  // another kind does (a NumPy array, an archive, ...): read as tokens, that would train on nothing
-  // of sense.
-  static absl::StatusOr<TokenFile> Open(const std::string& path, job::DataFormat format);
+  // The file's first `bytes`, or what there is of them. InvalidArgument when that is nothing or not
+  // a whole number of tokens, or begins as a file of another kind does (a NumPy array, an archive,
+  // ...): read as tokens, that would train on nothing of sense.
+  static absl::StatusOr<TokenFile> Open(const std::string& path, job::DataFormat format,
+                                        int64_t bytes = kWholeFile);
 
   const File& file() const { return file_; }
   const std::string& path() const { return file_.path(); }
@@ -41,8 +46,6 @@ class TokenFile {
 
   // Reads kHashedWhole bytes at most.
   absl::StatusOr<DataFingerprint> Fingerprint() const;
-  // The same of the first `bytes`, if there are so many.
-  absl::StatusOr<DataFingerprint> FingerprintOfFirst(int64_t bytes) const;
 
   // Tokens of sequence k and the one after them: out.size() == sequence_length + 1.
   // REQUIRES: 0 <= k < SequenceCount(out.size() - 1).

@@ -53,7 +53,8 @@ constexpr uint64_t kMaskStream = ~uint64_t{0};
 class TokenData : public TrainingData {
  public:
   static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const job::JobSpec& job,
-                                                            const model::ModelSpec& model) {
+                                                            const model::ModelSpec& model,
+                                                            int64_t token_bytes) {
     const int ids = FindInput(model, "input_ids"), labels = FindInput(model, "labels");
     const auto fits = [&](int input) {
       if (input < 0) return false;
@@ -71,7 +72,8 @@ class TokenData : public TrainingData {
           " give data: {inputs: {NAME: FILE.npy, ...}}, an array of samples for each"));
     }
     HARMONY_RETURN_IF_ERROR(CheckMasking(job, model, ids, labels));
-    HARMONY_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(job.data_path, job.data_format));
+    HARMONY_ASSIGN_OR_RETURN(TokenFile file,
+                             TokenFile::Open(job.data_path, job.data_format, token_bytes));
     return std::unique_ptr<TrainingData>(new TokenData(std::move(file), job, model, ids, labels));
   }
 
@@ -81,9 +83,6 @@ class TokenData : public TrainingData {
     return file_.Validate(tokens_below_, tokens_, global_batch);
   }
   absl::StatusOr<DataFingerprint> Fingerprint() const override { return file_.Fingerprint(); }
-  absl::StatusOr<DataFingerprint> FingerprintOfFirst(int64_t bytes) const override {
-    return file_.FingerprintOfFirst(bytes);
-  }
   bool IsUnchanged() const override { return file_.file().IsUnchanged(); }
 
   absl::Status ReadSample(int64_t k, uint64_t key,
@@ -315,8 +314,10 @@ bool ShiftsLabels(const model::ModelSpec& model) {
 }
 
 absl::StatusOr<std::unique_ptr<TrainingData>> OpenTrainingData(const job::JobSpec& job,
-                                                               const model::ModelSpec& model) {
-  return job.data_inputs.empty() ? TokenData::Open(job, model) : ArrayData::Open(job, model);
+                                                               const model::ModelSpec& model,
+                                                               int64_t token_bytes) {
+  return job.data_inputs.empty() ? TokenData::Open(job, model, token_bytes)
+                                 : ArrayData::Open(job, model);
 }
 
 }  // namespace harmony::io

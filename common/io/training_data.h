@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/io/fingerprint.h"
+#include "common/io/token_file.h"
 #include "common/job/job_spec.h"
 #include "common/model/model_spec.h"
 
@@ -34,10 +35,6 @@ class TrainingData {
 
   // Reads a bounded part of what there is.
   virtual absl::StatusOr<DataFingerprint> Fingerprint() const = 0;
-  // Of a file of tokens, the same of its first `bytes`; arrays do not grow.
-  virtual absl::StatusOr<DataFingerprint> FingerprintOfFirst(int64_t /*bytes*/) const {
-    return Fingerprint();
-  }
 
   // Whether nothing has been written to the files since they were opened.
   virtual bool IsUnchanged() const = 0;
@@ -56,8 +53,10 @@ class TrainingData {
 bool ShiftsLabels(const model::ModelSpec& model);
 
 // InvalidArgument when the job's keys do not give what the model reads (says what to give), or a
-// file is of another kind, type or shape than they say.
+// file is of another kind, type or shape than they say. Of a file of tokens, the data are its first
+// `token_bytes` (kWholeFile: all that it has now); arrays do not grow.
 absl::StatusOr<std::unique_ptr<TrainingData>> OpenTrainingData(const job::JobSpec& job,
-                                                               const model::ModelSpec& model);
+                                                               const model::ModelSpec& model,
+                                                               int64_t token_bytes = kWholeFile);
 
 }  // namespace harmony::io

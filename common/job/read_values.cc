@@ -1,14 +1,18 @@
 #include "common/job/read_values.h"
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace harmony::job {
 
 absl::Status Wrong(const JobKey& key, const JobValue& value, absl::string_view must) {
-  const std::string shown = value.kind == JobValue::Kind::kScalar
-                                ? absl::StrCat("'", value.text.substr(0, 100), "'")
-                                : std::string("a list or a map");
+  const std::string shown =
+      value.kind == JobValue::Kind::kScalar
+          ? absl::StrCat("'", absl::Utf8SafeCEscape(value.text.substr(0, 100)), "'")
+          : std::string("a list or a map");
   return absl::InvalidArgumentError(
       absl::StrCat(value.origin, ": ", key.name, " is ", shown, "; it must be ", must));
 }
@@ -49,9 +53,11 @@ absl::Status ReadBool(const JobKey& key, const JobValue& value, bool* out) {
 }
 
 absl::Status ReadText(const JobKey& key, const JobValue& value, std::string* out) {
-  if (value.kind != JobValue::Kind::kScalar || value.text.empty() ||
-      value.text.find('\0') != std::string::npos) {
+  if (value.kind != JobValue::Kind::kScalar || value.text.empty()) {
     return Wrong(key, value, "a text");
+  }
+  if (absl::c_any_of(value.text, absl::ascii_iscntrl)) {  // terminals would obey them
+    return Wrong(key, value, "a text without control characters");
   }
   *out = value.text;
   return absl::OkStatus();

@@ -21,8 +21,8 @@ namespace {
 
 // Processes that still hold the memory of a job that has ended are killed then.
 constexpr Nanos kLetGoDeadline = Seconds(30);
-// How often a job's log says whom its run waits for.
-constexpr Nanos kAwaitedReport = Seconds(10);
+// After so long a job's log says whom its run waits for, then after twice as long each time.
+constexpr Nanos kAwaitedPause = Seconds(10), kLongestAwaitedPause = Seconds(1800);
 // Twenty ticks: a loop that is that late was stopped, or is too busy to judge others.
 constexpr Nanos kLongestGap = Seconds(1);
 
@@ -51,7 +51,7 @@ Coordinator::~Coordinator() {
 }
 
 void Coordinator::Begin() {
-  awaited_since_ = Now();
+  NothingAwaited();
   for (auto& [number, record] : registry_.jobs()) {
     if (!store::IsActive(record.state) || !IsOurs(record)) continue;
     // The segment may still hold all of its state: then it is the next (NextJob).
@@ -242,7 +242,7 @@ void Coordinator::OnPrepared(const std::shared_ptr<Prepared>& prepared) {
   } else if (!start.checkpoint.empty()) {
     registry_.Report(record, absl::StrCat("resuming from ", start.checkpoint));
   }
-  awaited_since_ = Now();
+  NothingAwaited();
   const bool stops = IsToStop(record);
   const Nanos begun = Now();
   run_ = std::make_unique<JobRun>(std::move(prepared->setup), machine_, segment_, &members_,
@@ -352,7 +352,7 @@ void Coordinator::OnRunStateChanged() {
 void Coordinator::BeginRelease() {
   NotifyWatchers(Now());
   phase_ = Phase::kLettingGo;
-  awaited_since_ = Now();
+  NothingAwaited();
   phase_since_ = deadline_clock_.Now();
   release_generation_ = segment_->generation() + 1;
   if (absl::Status status = segment_->RaiseGeneration(release_generation_); !status.ok()) {
@@ -442,12 +442,18 @@ void Coordinator::OnTick() {
   NotifyWatchers(now);
 }
 
+void Coordinator::NothingAwaited() {
+  awaited_since_ = Now();
+  awaited_pause_ = kAwaitedPause;
+}
+
 void Coordinator::ReportAwaited(const store::JobRecord& record,
                                 const std::vector<runner::ProcessId>& awaited) {
+  if (awaited.empty()) NothingAwaited();
   const Nanos now = Now();
-  if (awaited.empty()) awaited_since_ = now;
-  if (now - awaited_since_ < kAwaitedReport) return;
+  if (now - awaited_since_ < awaited_pause_) return;
   awaited_since_ = now;
+  awaited_pause_ = std::min(awaited_pause_ * 2, kLongestAwaitedPause);
   registry_.Report(record, absl::StrCat("still waiting for ", DebugString(awaited)));
 }
 

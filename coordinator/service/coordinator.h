@@ -143,6 +143,7 @@ class Coordinator {
   void OnReleased(const absl::Status& status);
   void NotifyWatchers(Nanos now);
   // At most every few seconds: who is missing.
+  void NothingAwaited();
   void ReportAwaited(const store::JobRecord& record, const std::vector<runner::ProcessId>& awaited);
 
   const plan::MachineSpec machine_;
@@ -179,6 +180,7 @@ class Coordinator {
   std::thread background_;
   Nanos last_saved_;
   Nanos awaited_since_;  // since when, or since the last report, processes are missing
+  Nanos awaited_pause_;  // until the next report
   PlanChanges changes_;  // of run_
   int64_t goes_on_ = 0;  // number of a job that goes on by another plan, before all others
   bool devices_touched_ = false;

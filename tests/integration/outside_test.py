@@ -398,6 +398,8 @@ class MissingFilesTest(Outside):
         with data.open("ab") as file:  # which takes nothing of what it reads
             file.write(content)
         self.wait_lines(process, out, 20)
+        self.kill(self.processes()[("host", 0)]["pid"])  # the next one finds a longer file
+        self.wait_lines(process, out, 40)
         self.assertNotIn("the job waits", self.log())
         data.write_bytes(bytes(2 * len(content)))
         self.wait_log(process, "data.txt: has changed since the run began", "the job waits and keeps")

@@ -176,14 +176,14 @@ class HostExecutor::Impl {
     for (int tries = 0; tries < 2; ++tries) {
       // One that could not be read may have been put back as another file of that name.
       if (data_ == nullptr) {
-        HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataAgain(job().spec, job().model)));
+        HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataOfRun(job().spec, job().model)));
       }
       const absl::Status read = ReadSamples(step, inputs);
       if (read.ok() && data_->IsUnchanged()) return read;
       data_.reset();
       HARMONY_RETURN_IF_ERROR(read);
     }
-    HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataAgain(job().spec, job().model)));
+    HARMONY_ASSIGN_OR_RETURN(data_, AsMissing(io::OpenDataOfRun(job().spec, job().model)));
     return absl::OkStatus();
   }
 

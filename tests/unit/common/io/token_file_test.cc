@@ -225,6 +225,20 @@ TEST(TokenFileTest, TheFingerprintTellsAppendedAndChangedData) {
   EXPECT_NE(of(changed), whole);
 }
 
+TEST(TokenFileTest, OfAFileThatHasGrownTheFirstBytesAreWhatTheyWere) {
+  const TempDir dir;
+  const std::string bytes = "0123456789";
+  const auto before = TokenFile::Open(dir.Write("t", bytes), job::DataFormat::kTokensU16);
+  // What is appended last may not be a whole token yet.
+  const auto after =
+      TokenFile::Open(dir.Write("t", bytes + "abc"), job::DataFormat::kTokensU16, 10);
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_EQ(*after->Fingerprint(), *before->Fingerprint());
+  EXPECT_EQ(after->SequenceCount(2), before->SequenceCount(2));
+  const auto cut = TokenFile::Open(dir.Write("t", "01234567"), job::DataFormat::kTokensU16, 10);
+  EXPECT_EQ(cut->token_count(), 4);
+}
+
 TEST(TokenFileTest, OfALargeFilePiecesAreHashedAndTheEnds) {
   const TempDir dir;
   const std::string path = dir.Write("t", "a");

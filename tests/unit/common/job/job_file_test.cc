@@ -257,6 +257,12 @@ TEST(JobFileTest, TextThatIsNoJobFileIsRefused) {
               {"'data.format' is missing"});
 }
 
+TEST(JobFileTest, TextsThatATerminalWouldObeyAreRefusedAndShownHarmless) {
+  const absl::Status status = Parse("resume_from_checkpoint: \"a\\e[2J\"").status();
+  ExpectError(status, absl::StatusCode::kInvalidArgument,
+              {"resume_from_checkpoint is '/jobs/a\\033[2J'", "without control characters"});
+}
+
 TEST(JobFileTest, QuotedAutoIsAuto) {
   const auto job = Parse("layer_groups: \"auto\"\nmicro_batch_size: \"auto\"");
   ASSERT_TRUE(job.ok()) << job.status();
