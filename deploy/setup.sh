@@ -27,7 +27,7 @@ done
 packages=(build-essential cmake ninja-build mold ccache pkg-config git python3 python3-venv
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   libgtest-dev libgmock-dev libsqlite3-dev libsqlitecpp-dev libspdlog-dev libcli11-dev libyaml-cpp-dev
-  nlohmann-json3-dev libxxhash-dev libssl-dev)
+  nlohmann-json3-dev libxxhash-dev libssl-dev libmimalloc-dev)
 test_packages=(openssl tmux clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 
 say() { echo "[setup] $*"; }
