@@ -597,9 +597,9 @@ class OtherDevicesTest(Outside):
         self.up("--devices", "sim*3:mem=6MiB")
         data = self.dir / "data.txt"
         content = data.read_bytes()
-        data.write_bytes(content + b"more")
+        data.write_bytes(b"more" + content)
         self.assertIn("has changed since the run began", self.harmony("resume", second_id, check=2).stderr)
-        data.write_bytes(content)
+        data.write_bytes(content + b"more")
         self.harmony("resume", second_id)
         self.harmony("watch", second_id)
         self.check(out, expected)
