@@ -19,6 +19,7 @@ import torch.nn.functional as functional
 import torch.utils.checkpoint as checkpoint
 from torch import Tensor
 from torch._C import DispatchKey
+from torch._decomp import decomposition_table
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -33,7 +34,7 @@ def tracing() -> Iterator[None]:
     """All circumstances together."""
     with (_convolutions_independent_of_samples(), _composites_of_eager(), _grouped_products_in_float32(),
           _upsampling_backwards_of_any_size(), _transformers_as_in_eager(), without_checkpoints(),
-          _lengths_of_tensors(), _cross_entropies_of_probabilities()):
+          _lengths_of_tensors(), _cross_entropies_of_probabilities(), _orders_in_memory_of_kernels()):
         yield
 
 
@@ -203,6 +204,45 @@ def _upsampling(packet: OpOverloadPacket[Any, Any]) -> Callable[..., Tensor]:
         return result
 
     return run
+
+
+# ---- Orders in memory ----
+
+# Where the tensors that they read lie in memory in different orders, their kernels go by the first one, or by none; tracing
+# has Python versions of these that go by the second. A view of the result that tracing finds possible fails when it runs.
+_LIKE_THE_FIRST = ("softplus_backward", "elu_backward", "hardtanh_backward", "hardswish_backward", "hardsigmoid_backward",
+                   "logit_backward")
+_IN_ORDER = ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "_log_softmax_backward_data")
+
+
+@contextlib.contextmanager
+def _orders_in_memory_of_kernels() -> Iterator[None]:
+    table = decomposition_table
+    ours = {getattr(torch.ops.aten, name).default: change
+            for names, change in ((_LIKE_THE_FIRST, _like_the_first), (_IN_ORDER, _in_order)) for name in names}
+    before = {operator: table[operator] for operator in ours}
+    table.update({operator: change(before[operator]) for operator, change in ours.items()})
+    FakeTensorMode.cache_clear()
+    try:
+        yield
+    finally:
+        table.update(before)
+        FakeTensorMode.cache_clear()
+
+
+def _like_the_first(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def shape(*arguments: Any, **keywords: Any) -> Tensor:
+        first, second = [value for value in arguments if isinstance(value, Tensor)]
+        return torch.empty_like(first + second, dtype=original(*arguments, **keywords).dtype)
+
+    return shape
+
+
+def _in_order(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def shape(*arguments: Any, **keywords: Any) -> Tensor:
+        return original(*arguments, **keywords).contiguous()
+
+    return shape
 
 
 # ---- Grouped products, of mixtures of experts ----
