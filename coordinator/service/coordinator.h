@@ -142,8 +142,8 @@ class Coordinator {
   void Release();
   void OnReleased(const absl::Status& status);
   void NotifyWatchers(Nanos now);
-  // At most every few seconds: who is missing.
   void NothingAwaited();
+  // Who is missing: after a few seconds, then less and less often.
   void ReportAwaited(const store::JobRecord& record, const std::vector<runner::ProcessId>& awaited);
 
   const plan::MachineSpec machine_;

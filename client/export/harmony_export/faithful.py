@@ -172,16 +172,9 @@ def _composites_of_eager() -> Iterator[None]:
 @contextlib.contextmanager
 def _upsampling_backwards_of_any_size() -> Iterator[None]:
     """Their shape functions take numbers only."""
-    table = fake_impls.op_implementations_dict
     ours = {getattr(torch.ops.aten, f"{name}_backward").default: _upsampling_backward for name in _UPSAMPLING}
-    before = {operator: table[operator] for operator in ours if operator in table}
-    table.update(ours)
-    try:
+    with _with_entries(fake_impls.op_implementations_dict, ours):
         yield
-    finally:
-        for operator in ours:
-            del table[operator]
-        table.update(before)
 
 
 def _upsampling_backward(mode: FakeTensorMode, operator: OpOverload[Any, Any], gradient: Tensor,
@@ -217,17 +210,14 @@ _IN_ORDER = ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backwar
 
 @contextlib.contextmanager
 def _orders_in_memory_of_kernels() -> Iterator[None]:
-    table = decomposition_table
-    ours = {getattr(torch.ops.aten, name).default: change
-            for names, change in ((_LIKE_THE_FIRST, _like_the_first), (_IN_ORDER, _in_order)) for name in names}
-    before = {operator: table[operator] for operator in ours}
-    table.update({operator: change(before[operator]) for operator, change in ours.items()})
-    FakeTensorMode.cache_clear()
-    try:
-        yield
-    finally:
-        table.update(before)
+    changes = dict.fromkeys(_LIKE_THE_FIRST, _like_the_first) | dict.fromkeys(_IN_ORDER, _in_order)
+    changed = {getattr(torch.ops.aten, name).default: change for name, change in changes.items()}
+    ours = {operator: change(decomposition_table[operator]) for operator, change in changed.items()}
+    with contextlib.ExitStack() as stack:
+        stack.callback(FakeTensorMode.cache_clear)  # what was found with these, at the end
+        stack.enter_context(_with_entries(decomposition_table, ours))
         FakeTensorMode.cache_clear()
+        yield
 
 
 def _like_the_first(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -314,6 +304,18 @@ def _packed_as_in_eager(original: Callable[[Tensor], Tensor | None]) -> Callable
         return None if one_row else original(position_ids)
 
     return find
+
+
+@contextlib.contextmanager
+def _with_entries(table: dict[Any, Any], ours: dict[Any, Any]) -> Iterator[None]:
+    before = {key: table[key] for key in ours if key in table}
+    table.update(ours)
+    try:
+        yield
+    finally:
+        for key in ours:
+            del table[key]
+        table.update(before)
 
 
 @contextlib.contextmanager
