@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import support  # first: it says where harmony_export is
 
@@ -34,8 +35,10 @@ class Norm(nn.Module):
             return torch.cat([part * 2 for part in normed.to(x.dtype).chunk(2, -1)], -1) * self.weight
         if self.other == "a size":
             return normed.to(x.dtype) * x.shape[0] * self.weight
-        if self.other == "one more":
+        if self.other == "one more":  # as Gemma has it
             return (normed * (1.0 + self.weight.float())).to(x.dtype)
+        if self.other == "wide":  # as OLMo has it
+            return (self.weight * normed).to(x.dtype)
         y = self.weight * normed.to(x.dtype)
         return y + variance.to(x.dtype) if self.other == "used variance" else y
 
@@ -45,20 +48,60 @@ class Layers(nn.Module):
 
     def __init__(self, other: str = "") -> None:
         super().__init__()
-        self.turned = other == "turned"
+        self.other = other
         self.first = nn.Linear(8, _WIDTH)
         self.blocks = nn.ModuleList([nn.ModuleList([Norm(other), nn.Linear(_WIDTH, _WIDTH)]) for _ in range(2)])
         self.last = nn.Linear(_WIDTH, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
-        if self.turned:
+        if self.other == "turned":
             x = x.transpose(1, 2).contiguous().transpose(1, 2)
         for norm, linear in self.blocks:  # type: ignore[misc]
             x = x + linear(norm(x)).tanh()
         result = self.last(x).mean(1)
         assert isinstance(result, Tensor)
         return result
+
+
+class Heads(nn.Module):
+    """Attention whose queries are normed: as Qwen3 has them, or, turned, as Gemma3 has."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        self.turned = turned
+        self.norm = Norm("")
+        self.queries, self.others = nn.Linear(_WIDTH, 2 * _WIDTH), nn.Linear(_WIDTH, 2 * _WIDTH)
+        self.back = nn.Linear(2 * _WIDTH, _WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        samples, length, _ = x.shape
+        queries, others = (product(x).view(samples, length, 2, _WIDTH) for product in (self.queries, self.others))
+        queries = self.norm(queries.transpose(1, 2)) if self.turned else self.norm(queries).transpose(1, 2)
+        others = others.transpose(1, 2)
+        # A product, as a rotary embedding has it, brings the gradient into another order.
+        made = functional.scaled_dot_product_attention(torch.cat((-queries, others), -1) * 0.5, torch.cat((others, others), -1), others)
+        result = self.back(made.transpose(1, 2).reshape(samples, length, 2 * _WIDTH))
+        assert isinstance(result, Tensor)
+        return x + result
+
+
+class Last(nn.Module):
+    """Classes of a whole sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes = nn.Linear(_WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.classes(x).mean(1)
+        assert isinstance(result, Tensor)
+        return result
+
+
+def heads(turned: bool) -> nn.Module:
+    """Two blocks of attention, the second of which has the loss."""
+    return nn.Sequential(nn.Linear(8, _WIDTH), Heads(turned), nn.Sequential(Heads(turned), Last()))
 
 
 def batch() -> dict[str, Tensor]:
@@ -93,17 +136,35 @@ class RmsNorms(support.ExportTest):
         self.assertLessEqual(with_norm, 3 * 2 * _WIDTH + 4)
 
     def test_what_is_something_else_stays(self) -> None:
-        for other in ("a size", "centred", "chunks", "one more", "used variance", "frozen weight"):
+        for other in ("a size", "centred", "chunks", "used variance", "frozen weight"):
             with self.subTest(other):
                 folder = self.export(Layers(other), "cross_entropy", batch(), dtype="bf16", check=False)
                 self.assertEqual(self.norms(folder), 0)
                 self.assertIn("aten::rsqrt", support.operators(folder))
 
-    def test_rows_in_another_order_in_memory_stay(self) -> None:
+    def test_a_weight_may_be_multiplied_by_in_float32(self) -> None:
+        for other in ("one more", "wide"):
+            for dtype in ("fp32", "bf16"):
+                with self.subTest(f"{other} {dtype}"):
+                    self.lines = []
+                    folder = self.export(Layers(other), "cross_entropy", batch(), dtype=dtype)
+                    self.assertEqual(self.norms(folder), 2)
+                    self.assertFalse({"aten::rsqrt", "aten::pow.Tensor_Scalar"} & support.operators(folder))
+                    self.assert_bits_of_eager()
+
+    def test_gradients_in_another_order_than_the_rows_stay(self) -> None:
         for dtype in ("fp32", "bf16"):
             with self.subTest(dtype):
                 # The first block's only: what it hands on is brought into order.
                 self.assertLess(self.norms(self.export(Layers("turned"), "cross_entropy", batch(), dtype=dtype)), 2)
+
+    def test_rows_may_lie_in_memory_in_any_order(self) -> None:
+        for dtype in ("fp32", "bf16"):
+            for name, model in (("heads", heads(False)), ("turned heads", heads(True))):
+                with self.subTest(f"{name} {dtype}"):
+                    self.lines = []
+                    self.assertEqual(self.norms(self.export(model, "cross_entropy", batch(), dtype=dtype)), 2)
+                    self.assert_bits_of_eager()
 
     def test_language_models_have_them_gated_products_and_rotary_embeddings(self) -> None:
         for name, dtype in (("llama", "bf16"), ("mixtral", "fp32")):

@@ -80,20 +80,22 @@ RmsNormResults RmsNorm(const at::Tensor& input, const at::Tensor& weight, double
   at::Tensor wide = input.to(at::kFloat);
   const at::Tensor rstd = wide.pow(2).mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
   wide = wide.is_same(input) ? wide.mul(rstd) : wide.mul_(rstd);
-  return {at::mul(weight, wide.to(input.scalar_type())), rstd};
+  return {at::mul(weight, wide.to(weight.scalar_type())).to(input.scalar_type()), rstd};
 }
 
-// The same. What autograd adds up over dimensions is added up over all but the last.
+// The same. What autograd adds up over dimensions is added up over all but the last. A gradient in
+// another order in memory stays in it, for that is the order in which its numbers are added up.
 RmsNormResults RmsNormBackward(const at::Tensor& gradient, const at::Tensor& input,
                                const at::Tensor& weight, const at::Tensor& rstd,
                                const std::optional<at::Tensor>& other) {
   CheckRmsNormBackward(gradient, input, weight, rstd, other);
-  const at::Tensor wide = input.to(at::kFloat);
+  const at::ScalarType kind = weight.scalar_type();
+  const at::Tensor wide = input.to(at::kFloat), of_output = gradient.to(kind);
   at::DimVector rows(static_cast<size_t>(input.dim() - 1));
   std::iota(rows.begin(), rows.end(), 0);
-  at::Tensor of_weight = at::mul(gradient, wide.mul(rstd).to(input.scalar_type()));
+  at::Tensor of_weight = at::mul(of_output, wide.mul(rstd).to(kind));
   of_weight = rows.empty() ? of_weight : of_weight.sum(rows);
-  at::Tensor along = at::mul(gradient, weight).to(at::kFloat);
+  at::Tensor along = at::mul(of_output, weight).to(at::kFloat);
   const at::Tensor of_squares = along.mul(wide)
                                     .sum(-1, /*keepdim=*/true)
                                     .mul_(-0.5)
@@ -102,7 +104,8 @@ RmsNormResults RmsNormBackward(const at::Tensor& gradient, const at::Tensor& inp
   along.mul_(rstd);
   if (other.has_value()) along = at::add(*other, along);
   at::Tensor twice = wide.is_same(input) ? wide.mul(2.0) : at::Tensor(wide).mul_(2.0);
-  return {along.add_(twice.mul_(of_squares)).to(input.scalar_type()), of_weight};
+  along.add_(twice.mul_(of_squares));
+  return {along.to(input.scalar_type()).contiguous(), of_weight};
 }
 
 }  // namespace
@@ -140,10 +143,12 @@ at::ScalarType NormParameterType(const at::Tensor& input, const std::optional<at
 
 void CheckRmsNorm(const at::Tensor& input, const at::Tensor& weight) {
   NumberOf(input.scalar_type());  // of a type that all devices compute in
-  TORCH_CHECK(input.dim() > 0 && weight.dim() == 1 && weight.size(0) == input.size(-1) &&
-                  input.size(-1) > 0 && weight.scalar_type() == input.scalar_type(),
-              "rows of ", input.scalar_type(), " ", input.sizes(), ", a weight of ",
-              weight.scalar_type(), " ", weight.sizes());
+  TORCH_CHECK(
+      input.dim() > 0 && weight.dim() == 1 && weight.size(0) == input.size(-1) &&
+          input.size(-1) > 0 &&
+          (weight.scalar_type() == input.scalar_type() || weight.scalar_type() == at::kFloat),
+      "rows of ", input.scalar_type(), " ", input.sizes(), ", a weight of ", weight.scalar_type(),
+      " ", weight.sizes());
 }
 
 void CheckRmsNormBackward(const at::Tensor& gradient, const at::Tensor& input,

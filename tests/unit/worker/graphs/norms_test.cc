@@ -145,34 +145,49 @@ at::Tensor Other(const at::Tensor& like) {
       .to(like.scalar_type());
 }
 
-class RmsNormTest : public ::testing::TestWithParam<at::ScalarType> {};
+// Of the rows, and of the weight.
+using Types = std::pair<at::ScalarType, at::ScalarType>;
+class RmsNormTest : public ::testing::TestWithParam<Types> {};
 
-INSTANTIATE_TEST_SUITE_P(, RmsNormTest, ::testing::Values(at::kBFloat16, at::kFloat),
-                         [](const auto& info) { return toString(info.param); });
+INSTANTIATE_TEST_SUITE_P(, RmsNormTest,
+                         ::testing::Values(Types(at::kBFloat16, at::kBFloat16),
+                                           Types(at::kBFloat16, at::kFloat),
+                                           Types(at::kFloat, at::kFloat)),
+                         [](const auto& info) {
+                           return absl::StrCat(toString(info.param.first), "By",
+                                               toString(info.param.second));
+                         });
 
-// The operations that autograd has of such a norm, in their order.
+// The operations that autograd has of such a norm, in their order, of a gradient in either order in
+// memory.
 TEST_P(RmsNormTest, IsEagersOnTheCpu) {
-  const at::Tensor x = (Ramp({3, 5, 8}, 0, 40).sin() + 0.3).to(GetParam());
-  const at::Tensor gradient = Ramp({3, 5, 8}, -3, 50).cos().to(GetParam());
-  const at::Tensor weight = Ramp({8}, 0.5, 1.5).to(GetParam()), other = Other(x);
-  const auto made = Compute(
-      "x = slot 0\nw = slot 1\ng = slot 2\no = slot 3\n"
-      "y, r = harmony::rms_norm(%x, %w, 0.00001)\n"
-      "dx, dw = harmony::rms_norm_backward(%g, %x, %w, %r, null)\n"
-      "more, same = harmony::rms_norm_backward(%g, %x, %w, %r, %o)\n"
-      "gradient 0 = y\ngradient 1 = r\ngradient 2 = dx\ngradient 3 = dw\n"
-      "gradient 4 = more\ngradient 5 = same",
-      {x, weight, gradient, other});
-  ASSERT_TRUE(made.ok()) << made.status();
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor rstd = (wide.pow(2).mean(-1, true) + 0.00001).rsqrt();
-  const at::Tensor normed = (wide * rstd).to(GetParam());
-  const at::Tensor of_weight = (gradient * normed).sum(at::IntArrayRef{0, 1}, true).view({8});
-  const at::Tensor along = (gradient * weight).to(at::kFloat);
-  const at::Tensor of_squares = (along * wide).sum(-1, true) * -0.5 * rstd.pow(3);
-  const at::Tensor through = of_squares.expand_as(wide) / 8 * (wide.pow(1.0) * 2.0);
-  ExpectTheSame(*made, {weight * normed, rstd, (along * rstd + through).to(GetParam()), of_weight,
-                        (other + along * rstd + through).to(GetParam()), of_weight});
+  const auto [type, kind] = GetParam();
+  const at::Tensor x = (Ramp({3, 5, 8}, 0, 40).sin() + 0.3).to(type);
+  const at::Tensor straight = Ramp({3, 5, 8}, -3, 50).cos().to(type);
+  const at::Tensor weight = Ramp({8}, 0.5, 1.5).to(kind), other = Other(x);
+  for (const at::Tensor& gradient :
+       {straight, straight.transpose(0, 1).contiguous().transpose(0, 1)}) {
+    SCOPED_TRACE(gradient.strides());
+    const auto made = Compute(
+        "x = slot 0\nw = slot 1\ng = slot 2\no = slot 3\n"
+        "y, r = harmony::rms_norm(%x, %w, 0.00001)\n"
+        "dx, dw = harmony::rms_norm_backward(%g, %x, %w, %r, null)\n"
+        "more, same = harmony::rms_norm_backward(%g, %x, %w, %r, %o)\n"
+        "gradient 0 = y\ngradient 1 = r\ngradient 2 = dx\ngradient 3 = dw\n"
+        "gradient 4 = more\ngradient 5 = same",
+        {x, weight, gradient, other});
+    ASSERT_TRUE(made.ok()) << made.status();
+    const at::Tensor wide = x.to(at::kFloat), of_output = gradient.to(kind);
+    const at::Tensor rstd = (wide.pow(2).mean(-1, true) + 0.00001).rsqrt();
+    const at::Tensor normed = (wide * rstd).to(kind);
+    const at::Tensor of_weight = (of_output * normed).sum(at::IntArrayRef{0, 1}, true).view({8});
+    const at::Tensor along = (of_output * weight).to(at::kFloat);
+    const at::Tensor of_squares = (along * wide).sum(-1, true) * -0.5 * rstd.pow(3);
+    const at::Tensor through = of_squares.expand_as(wide) / 8 * (wide.pow(1.0) * 2.0);
+    ExpectTheSame(*made, {(weight * normed).to(type), rstd, (along * rstd + through).to(type),
+                          of_weight, (other + along * rstd + through).to(type), of_weight});
+    EXPECT_TRUE(made->at(2).is_contiguous() && made->at(4).is_contiguous());
+  }
 }
 
 TEST(RmsNormErrorsTest, WhatDoesNotFitIsRefused) {
@@ -238,7 +253,6 @@ TEST(NormsByRowsTest, AreAsOnTheCpu) {
                                                 weight, bias, {true, false, false});
       EXPECT_TRUE(at::equal(std::get<0>(only), dx));
       EXPECT_FALSE(std::get<1>(only).defined() || std::get<2>(only).defined());
-      if (parameters != type) continue;
       const auto [z, number] = RmsNormByRows(kernels, turned, weight, 1e-5);
       const auto [dz, dv] =
           RmsNormBackwardByRows(kernels, gradient, turned, weight, number, Other(x));
