@@ -48,7 +48,6 @@ struct Contender {
   Division division;
   int64_t microbatch = 0;
   SearchResult found;
-  bool fits_host = false;
   Nanos at_least;  // of any plan, where that is too long to be searched
 };
 
@@ -77,7 +76,7 @@ class Planning {
     const std::vector<Division> divisions = DivisionsOf(job_, machine_, options_.replicas);
     std::vector<Contender> all = SearchAll(divisions, sizes);
     const bool automatic = divisions.front().replicas == 0;
-    if (automatic && Best(all).found.found && !Best(all).fits_host) TryFewerReplicas(sizes, &all);
+    if (automatic && Best(all).found.found && !FitsHost(Best(all))) TryFewerReplicas(sizes, &all);
     const Contender* const best = &Best(all);
     if (!best->found.found) {
       return DeviceTooSmall(model_, job_, machine_, best->microbatch, best->division, partition_,
@@ -87,7 +86,7 @@ class Planning {
     result.fewer_replicas_for_host = automatic && best->division.replicas > 0;
     result.plan = best->found.best.plan;
     result.report = best->found.report;
-    if (!best->fits_host) {
+    if (!FitsHost(*best)) {
       return HostTooSmall(model_, job_, machine_, result.plan, options_.model_of_length);
     }
     const PlanBuilder builder = BuilderOf(*best);
@@ -142,7 +141,7 @@ class Planning {
         by_two_is_faster = Better(by_two, next);
         if (by_two_is_faster) next = std::move(by_two);
       }
-      if (next.found.found && next.fits_host) {
+      if (FitsHost(next)) {
         const bool better = beat == Nanos() || next.found.best.score < beat;
         std::vector<plan::Plan> found = BestPlans(next.found);
         starts.insert(better ? starts.begin() : starts.end(), found.begin(), found.end());
@@ -155,16 +154,19 @@ class Planning {
 
   // The host holds the parts that gradients leave in. Where it has no room for those of the
   // replicas that divide a step: the most replicas for whose parts it has, of the microbatches of
-  // the plan that needs the least of it; with one replica smaller ones, too.
+  // the plan that needs the least of it; with one replica smaller ones, too. Where it has hardly
+  // room, half as many may be faster.
   void TryFewerReplicas(const std::vector<int64_t>& sizes, std::vector<Contender>* all) const {
     const int64_t size = Best(*all).microbatch;
     int replicas = job_.AutoReplicas(size);
+    bool fits = false;
     do {
+      fits = FitsHost(Best(*all));
       replicas = std::max(replicas / 2, 1);
       std::vector<Contender> found = SearchAll(DivisionsOf(job_, machine_, replicas),
                                                replicas > 1 ? std::vector{size} : sizes);
       absl::c_move(found, std::back_inserter(*all));
-    } while (replicas > 1 && !Best(*all).fits_host);
+    } while (replicas > 1 && !fits);
   }
   static const Contender& Best(const std::vector<Contender>& all) {
     return *absl::c_min_element(all, Better);
@@ -193,12 +195,11 @@ class Planning {
   // score that only a better plan is of use beside. `starts`: what other divisions have found.
   Contender Search(Division division, const std::vector<int64_t>& sizes, Nanos beat,
                    const std::vector<plan::Plan>& starts) const {
-    Contender best{division, 0, {}, false, {}};
-    Bytes least;
+    Contender best{division, 0, {}, {}};
     int64_t most = std::numeric_limits<int64_t>::max();
     for (int64_t size : sizes) {
       if (size > most) continue;
-      Contender candidate{division, size, {}, false, {}};
+      Contender candidate{division, size, {}, {}};
       if (beat > Nanos() && size == sizes.front()) {
         candidate.at_least = BoundOf(candidate);
         if (candidate.at_least >= beat) return candidate;
@@ -208,17 +209,9 @@ class Planning {
         if (!best.found.found) best = std::move(candidate);
         continue;
       }
-      const PlanBuilder builder = BuilderOf(candidate);
-      const MoveRules rules = RulesOf(builder);
       most = size / 2;
-      candidate.fits_host = builder.FitsHost(candidate.found.best.plan);
-      if (!candidate.fits_host) SaveHostMemory(builder, rules, &candidate);
-      const Bytes arena = builder.ArenaBytes(candidate.found.best.plan);
-      if (!best.found.found || arena < least) {
-        least = arena;
-        best = std::move(candidate);
-      }
-      if (best.fits_host) break;
+      if (Better(candidate, best)) best = std::move(candidate);
+      if (FitsHost(best)) break;
     }
     return best;
   }
@@ -248,8 +241,10 @@ class Planning {
     if (!candidate->found.found) return;
     Division division = candidate->division;
     const int most = candidate->found.best.plan.replicas;
-    for (division.least_parts = 2; division.least_parts <= most; division.least_parts *= 2) {
-      TryDivision(division, candidate);
+    division.least_parts = 2;
+    // More parts than some that are no gain are none either, and each try is a dry run.
+    while (division.least_parts <= most && TryDivision(division, candidate)) {
+      division.least_parts *= 2;
     }
     division = candidate->division;
     if (division.sets == DeviceSets::kSingle) return;
@@ -263,42 +258,28 @@ class Planning {
     TryDivision(division, candidate);
   }
 
-  // The groups that were found, divided in another way; keeps what is better.
-  void TryDivision(const Division& division, Contender* candidate) const {
+  // The groups that were found, divided in another way; true where that is better, and is kept.
+  bool TryDivision(const Division& division, Contender* candidate) const {
     ScoredPlan& best = candidate->found.best;
     const PlanBuilder builder(model_, job_, machine_, candidate->microbatch, division);
     plan::Plan plan = best.plan;
     plan.pass_weights = builder.Blank().pass_weights;
     StepExecutions step;
-    if (!builder.Complete(&plan, &step) || !builder.FitsHost(plan)) return;
+    if (!builder.Complete(&plan, &step) || !builder.FitsHost(plan)) return false;
     const absl::StatusOr<QuickDryRun> time = DryRunPlan(model_, plan, *costs_(plan));
-    if (!time.ok() || builder.Score(plan, time->step) >= best.score) return;
-    best.step = time->step;
-    best.score = builder.Score(plan, time->step);
-    best.plan = std::move(plan);
+    if (!time.ok()) return false;
+    const Nanos score = builder.Score(plan, time->step);
+    if (best.fits_host && score >= best.score) return false;
+    best = {std::move(plan), best.bound, time->step, score, /*fits_host=*/true};
     candidate->division = division;
+    return true;
   }
 
-  // The search goes by time.
-  void SaveHostMemory(const PlanBuilder& builder, const MoveRules& rules,
-                      Contender* candidate) const {
-    ScoredPlan& best = candidate->found.best;
-    plan::Plan plan = WithLeastOfHost(builder, rules, best.plan);
-    if (builder.FitsHost(plan)) {
-      const absl::StatusOr<QuickDryRun> time = DryRunPlan(model_, plan, *costs_(plan));
-      if (!time.ok()) return;
-      best.step = time->step;
-      best.score = builder.Score(plan, time->step);
-      candidate->fits_host = true;
-    }
-    best.plan = std::move(plan);
-  }
-
+  static bool FitsHost(const Contender& of) { return of.found.found && of.found.best.fits_host; }
   static bool Better(const Contender& a, const Contender& b) {
     const auto rank = [](const Contender& of) {
       const ScoredPlan& best = of.found.best;
-      return std::tuple(!of.found.found, !of.fits_host,
-                        of.fits_host ? best.score.count() : best.plan.arena_dynamic.count());
+      return std::tuple(!of.found.found, !best.fits_host, best.score);
     };
     return rank(a) < rank(b);
   }
@@ -309,7 +290,7 @@ class Planning {
     mode.what = absl::StrCat("mode: ", ModeName(other.division.sets),
                              ", virtual_replicas: ", best.found.best.plan.replicas);
     const bool searched = other.at_least == Nanos() || other.found.found;
-    mode.fits = !searched || (other.found.found && other.fits_host);
+    mode.fits = !searched || FitsHost(other);
     mode.step = searched ? other.found.best.step : other.at_least;
     mode.why = !mode.fits                         ? "no plan of that mode fits the memory"
                : !searched                        ? "every plan of that mode takes longer"

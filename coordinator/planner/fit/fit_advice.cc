@@ -126,25 +126,6 @@ absl::Status DeviceTooSmall(const model::ModelSpec& model, const job::JobSpec& j
   return absl::ResourceExhaustedError(text);
 }
 
-plan::Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, plan::Plan plan) {
-  // To lay out an execution takes one to two microseconds: all of them less than a second.
-  constexpr size_t kMostTries = 4000, kMostExecutions = 400'000;
-  const size_t executions = plan.forward_groups.size() + plan.backward_groups.size();
-  RandomChooser random(/*seed=*/1, /*stream=*/29);
-  Bytes least = builder.ArenaBytes(plan);
-  for (size_t left = std::min(kMostTries, kMostExecutions / executions); left > 0; --left) {
-    plan::Plan next = plan;
-    if (!Move(rules, random, &next) || !plan::CheckPlan(builder.model(), next).ok()) continue;
-    StepExecutions step;
-    if (!builder.Complete(&next, &step)) continue;
-    const Bytes need = builder.ArenaBytes(next);
-    if (need > least) continue;
-    least = need;
-    plan = std::move(next);
-  }
-  return plan;
-}
-
 absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job,
                           const plan::MachineSpec& machine, const plan::Plan& plan,
                           const ModelOfLength& of_length) {

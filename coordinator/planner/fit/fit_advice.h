@@ -10,7 +10,6 @@
 #include "common/job/job_spec.h"
 #include "common/plan/machine.h"
 #include "coordinator/planner/fit/plan_builder.h"
-#include "coordinator/planner/search/moves.h"
 
 namespace harmony::planner {
 
@@ -24,9 +23,6 @@ absl::Status DeviceTooSmall(const model::ModelSpec& model, const job::JobSpec& j
                             const plan::MachineSpec& machine, int64_t microbatch, Division division,
                             const std::vector<model::LayerRange>& partition,
                             const ModelOfLength& of_length);
-
-// The plan after small changes that need less of the host, as far as they lead.
-plan::Plan WithLeastOfHost(const PlanBuilder& builder, const MoveRules& rules, plan::Plan plan);
 
 // A HostMemoryError, ResourceExhausted: what the arena of this plan needs, and what needs less.
 absl::Status HostTooSmall(const model::ModelSpec& model, const job::JobSpec& job,

@@ -240,6 +240,10 @@ bool PlanBuilder::FitsHost(const plan::Plan& plan) const {
 }
 
 Nanos PlanBuilder::Score(const plan::Plan& plan, Nanos step) const {
+  if (!FitsHost(plan)) {
+    return Nanos::FromSeconds(static_cast<double>(SegmentBytes(plan).count()) /
+                              static_cast<double>(machine_.host_memory.count()));
+  }
   const double half = untied_.count() / 2.0;
   if (half < static_cast<double>(machine_.host_memory.count()) * kLittleOfHost) return step;
   // At least what data parallelism takes: that some groups run on fewer devices costs nothing more.

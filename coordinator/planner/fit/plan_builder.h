@@ -60,10 +60,11 @@ class PlanBuilder {
   Bytes ArenaBytes(const plan::Plan& plan) const;
   Bytes SegmentBytes(const plan::Plan& plan) const;  // that has such an arena
   bool FitsHost(const plan::Plan& plan) const;
-  // What plans are compared by: the step, and a little more for a plan that takes more than 14
-  // bytes of the arena a parameter (deferred updates, or a large gradient ring; two bytes more for
-  // each shard but the first, or each device but the first where all may run all groups) and has no
-  // need to. The step alone on a host of whose memory half the gradients take little.
+  // What plans that fit the host are compared by: the step, and a little more for a plan that takes
+  // more than 14 bytes of the arena a parameter (deferred updates, or a large gradient ring; two
+  // bytes more for each shard but the first, or each device but the first where all may run all
+  // groups) and has no need to. The step alone on a host of whose memory half the gradients take
+  // little. And those that do not fit it: how often its memory they need, each time a second.
   Nanos Score(const plan::Plan& plan, Nanos step) const;
 
   const model::ModelSpec& model() const { return model_; }

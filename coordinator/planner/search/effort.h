@@ -31,6 +31,8 @@ inline constexpr Phases kPhasesOfFewForAll{.bounds = 0.3, .best = 0.44};
 // The annealing by bounds. Measured on gpt2-1.5b (4 equal and 3 unequal devices): hotter chains and
 // less work for them end with plans that are 0.5 to 4% slower.
 inline constexpr size_t kBoundChains = 8;
+// Where no plan of the first of them fits the host, none of the others does, either.
+inline constexpr size_t kChainsToFit = 2;
 inline constexpr double kNear = 0.02, kFar = 0.05;  // temperatures, as parts of the score
 // A chain grows hotter by so much with each change in a row after which there is no plan that the
 // search had not looked at. Of 160 chains of 3 to 6 layers on any sets of 2 or 3 unlike devices,

@@ -16,7 +16,7 @@ constexpr int kReferenceDevices = 4;
 constexpr int64_t kLargestBlindMicrobatch = 8;
 // The bound follows so many microbatches of a step and adds the others as work of the lanes, so
 // that the comparison does not take longer for larger batches.
-constexpr int kMostFollowed = 256;
+constexpr int kMostFollowed = 64;
 // A larger size is preferred to one that is better by less than this.
 constexpr double kWorthIt = 1.005;
 

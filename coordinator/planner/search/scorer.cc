@@ -45,7 +45,7 @@ std::optional<Candidate> PlanScorer::Score(plan::Plan plan) {
   if (!candidate) return candidate;
   known.fits_host = candidate->fits_host;
   known.score = candidate->score;
-  known.chain = candidate->bound.chain;
+  if (candidate->fits_host) known.chain = candidate->bound.chain;
   return candidate;
 }
 

@@ -21,7 +21,7 @@ class PlanScorer {
   // What is remembered of a plan.
   struct Known {
     bool fits = false, fits_host = false;
-    Nanos score, chain;
+    Nanos score, chain;  // the chain of those that fit both
   };
   struct Counts {
     int64_t plans = 0, not_fitting = 0;

@@ -66,7 +66,7 @@ class Search {
     // Of all plans the rest of the work goes to what may win by its bound: there are no others.
     const bool proved = DryRunBest(EndAt(all ? 1 : phases_.best)) && all;
     report.exhaustive = proved && SampleOfMicrobatches(shape_) == shape_.num_microbatches;
-    if (!proved && result_.found) {
+    if (!proved && result_.found && result_.best.fits_host) {
       const bool expands = CanExpand();
       AnnealByDryRuns(EndAt(expands ? phases_.dry_runs : 1));
       if (expands) Expand(EndAt(1));
@@ -341,6 +341,7 @@ class Search {
     const std::vector<Candidate> others = Best(of_kinds, kBoundChains / 2);
     const int64_t share = (EndAt(phases_.bounds) - Work()) / static_cast<int64_t>(kBoundChains);
     for (size_t i = 0; i < kBoundChains; ++i) {
+      if (i == kChainsToFit && !AnyFitsHost()) return;
       const bool near = i % 2 == 0 || others.empty();
       const std::vector<Candidate>& starts = near ? seeds : others;
       const Candidate& start = starts[i / 2 % starts.size()];
@@ -352,6 +353,12 @@ class Search {
       pools_.emplace_back();
       Anneal(start.plan, start.fits_host, start.score, chain);
     }
+  }
+
+  bool AnyFitsHost() const {
+    return std::any_of(pools_.begin(), pools_.end(), [](const RankedCandidates& pool) {
+      return !pool.empty() && pool.begin()->second.fits_host;
+    });
   }
 
   void AnnealByDryRuns(int64_t end) {
