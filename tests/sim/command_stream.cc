@@ -23,7 +23,7 @@ CommandStream MakeCommandStream(uint64_t seed) {
   job.options.keep_timeline = true;
   const SimResult result = Simulate(job.model, job.plan, *job.costs, job.options);
   stream.status = result.status;
-  for (const TimelineEntry& entry : result.timeline) stream.commands.push_back(entry.command);
+  for (const ExecutedCommand& entry : result.timeline) stream.commands.push_back(entry.command);
   const auto issued_before = [](const command::Command& a, const command::Command& b) {
     return a.header.id < b.header.id;
   };

@@ -9,7 +9,7 @@ namespace harmony::sim {
 
 SimLanes::SimLanes(const model::ModelSpec& model, const plan::Plan& plan,
                    const dispatch::CostModel& costs, bool jitter, SimWorld& world,
-                   CounterRandom& random, std::vector<TimelineEntry>* timeline, Ends ends)
+                   CounterRandom& random, std::vector<ExecutedCommand>* timeline, Ends ends)
     : model_(model),
       gradient_times_(model),
       costs_(costs),

@@ -29,7 +29,7 @@ class SimLanes {
   // All must outlive it. `timeline` gets what is begun when it is not null.
   SimLanes(const model::ModelSpec& model, const plan::Plan& plan, const dispatch::CostModel& costs,
            bool jitter, SimWorld& world, CounterRandom& random,
-           std::vector<TimelineEntry>* timeline, Ends ends);
+           std::vector<ExecutedCommand>* timeline, Ends ends);
 
   const command::LaneTable& table() const { return table_; }
 
@@ -91,7 +91,7 @@ class SimLanes {
   const bool jitter_;
   SimWorld& world_;
   CounterRandom& random_;
-  std::vector<TimelineEntry>* const timeline_;
+  std::vector<ExecutedCommand>* const timeline_;
   const Ends ends_;
   const command::LaneTable table_;
   std::vector<Lane> lanes_;

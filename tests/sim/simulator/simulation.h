@@ -54,7 +54,7 @@ struct SimOptions {
   bool keep_timeline = false, keep_recording = false;
 };
 
-struct TimelineEntry {
+struct ExecutedCommand {
   int lane = 0;
   Nanos begin, end;  // from when all it waits for is there; a wait for the link included
   command::Command command;
@@ -70,7 +70,7 @@ struct SimResult {
   std::array<int64_t, 8> moved_bytes{};  // by TrafficClass; over CPU-GPU links only
   std::vector<Nanos> step_ends;          // when the coordinator knew, from the first step on
   std::vector<Bytes> peak_resident;      // by device
-  std::vector<TimelineEntry> timeline;
+  std::vector<ExecutedCommand> timeline;
   std::vector<std::pair<Nanos, runner::Event>> recording;  // what the (last) job runner was told
   std::vector<std::string> actions;  // and what it answered, one text an event
 };

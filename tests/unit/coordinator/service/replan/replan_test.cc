@@ -25,7 +25,7 @@ class FakeRun {
     sim::SimResult result = sim::Simulate(model, plan, real, options);
     EXPECT_TRUE(result.status.ok()) << result.status;
     monitor_.BeginGeneration(1, Nanos(1));
-    for (const sim::TimelineEntry& entry : result.timeline) {
+    for (const sim::ExecutedCommand& entry : result.timeline) {
       const command::CommandHeader& header = entry.command.header;
       monitor_.OnIssued(entry.command, modelled.Duration(entry.command), Nanos(1));
       const ReportedTiming timing{header.signal_value, Nanos(1), entry.begin, entry.end};

@@ -30,7 +30,7 @@ RecordedTimeline AsPlanned(int64_t first, int64_t last) {
   options.keep_timeline = true;
   const sim::SimResult run = sim::Simulate(recorded.model, recorded.plan, costs, options);
   EXPECT_TRUE(run.status.ok()) << run.status;
-  for (const sim::TimelineEntry& entry : run.timeline) {
+  for (const sim::ExecutedCommand& entry : run.timeline) {
     const CommandLabel label = LabelOf(entry.command);
     if (label.step < first || label.step > last) continue;
     MeasuredCommand done;
