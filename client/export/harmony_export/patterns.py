@@ -74,6 +74,19 @@ def is_copy(node: fx.Node, kind: torch.dtype) -> bool:
     return node.target is aten._to_copy.default and node.kwargs.get("dtype") == kind and node.meta["val"].dtype == kind
 
 
+def is_copy_in_order(node: fx.Node) -> bool:
+    """Whether a copy brings a tensor's dimensions into their order in memory."""
+    return node.target is aten.clone.default and node.kwargs.get("memory_format") == torch.contiguous_format
+
+
+def exchanged(transpose: fx.Node) -> list[int]:
+    """The dimensions of a tensor in the order that exchanging two of them brings them into."""
+    order = list(range(transpose.meta["val"].dim()))
+    one, other = (int(dimension) % len(order) for dimension in transpose.args[1:])  # type: ignore[arg-type]
+    order[one], order[other] = other, one
+    return order
+
+
 def in_order(node: fx.Node) -> bool:
     """Whether a tensor's dimensions lie in memory in their order, without gaps."""
     value = node.meta["val"]

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, fx
 
 from .operators import define
-from .patterns import NotFound, Substitute, argument_at, in_order, is_call, is_copy, is_product, only, other_operand, require, results_of
+from .patterns import (NotFound, Substitute, argument_at, exchanged, in_order, is_call, is_copy, is_copy_in_order, is_product, only,
+                       other_operand, require, results_of)
 from .symbols import dimensions_in_memory
 
 aten = torch.ops.aten
@@ -195,11 +196,9 @@ def _copy_in_order(node: fx.Node, order: list[int]) -> fx.Node:
     reader = only(list(node.users))
     dimensions = list(range(node.meta["val"].dim()))
     if reader.target is aten.transpose.int:
-        one, other = (int(dimension) % len(dimensions) for dimension in reader.args[1:])  # type: ignore[arg-type]
-        dimensions[one], dimensions[other] = other, one
+        dimensions = exchanged(reader)
         reader = only(list(reader.users))
-    require(dimensions == order and reader.target is aten.clone.default)
-    require(reader.kwargs.get("memory_format") == torch.contiguous_format)
+    require(dimensions == order and is_copy_in_order(reader))
     return reader
 
 

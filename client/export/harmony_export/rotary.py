@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from .operators import define
 from .parts import same
-from .patterns import NotFound, Substitute, argument_at, is_call, only, other_operand, require
+from .patterns import NotFound, Substitute, argument_at, exchanged, is_call, is_copy_in_order, only, other_operand, require
 from .symbols import dimensions_in_memory, expression
 
 aten = torch.ops.aten
@@ -131,14 +131,13 @@ def _lay_out_for_readers(result: fx.Node, substitute: Substitute) -> None:
     """Where all readers exchange two dimensions and copy what that gives into the order of its dimensions, the result lies like
     that, and there is no copy."""
     readers = list(result.users)
-    exchanged = {reader.args[1:] for reader in readers if reader.target is aten.transpose.int}
     copies = [user for reader in readers for user in reader.users]
-    if len(exchanged) != 1 or not all(reader.target is aten.transpose.int for reader in readers) or not all(
-            map(_is_copy_to_be_viewed, copies)):
+    if not all(reader.target is aten.transpose.int for reader in readers) or not all(map(_is_copy_to_be_viewed, copies)):
         return
-    one, other = (int(place) % result.meta["val"].dim() for place in exchanged.pop())  # type: ignore[arg-type]
-    order = list(range(result.meta["val"].dim()))
-    order[one], order[other] = order[other], order[one]
+    orders = [exchanged(reader) for reader in readers]
+    if not orders or any(order != orders[0] for order in orders):
+        return
+    order = orders[0]
     if order[-1] != len(order) - 1:
         return
     result.args = (*result.args[:3], order)
@@ -146,12 +145,11 @@ def _lay_out_for_readers(result: fx.Node, substitute: Substitute) -> None:
     with value.fake_mode:
         result.meta["val"] = value.permute(order).contiguous().permute(order)
         for reader in readers:
-            reader.meta["val"] = result.meta["val"].transpose(one, other)
+            reader.meta["val"] = result.meta["val"].permute(order)
     for copy in copies:
         substitute(copy, argument_at(copy, 0))
 
 
 def _is_copy_to_be_viewed(copy: fx.Node) -> bool:
     """Whether a copy brings dimensions into their order for views alone."""
-    return (copy.target is aten.clone.default and copy.kwargs.get("memory_format") == torch.contiguous_format
-            and all(user.target in (aten.view.default, aten._unsafe_view.default) for user in copy.users))
+    return is_copy_in_order(copy) and all(user.target in (aten.view.default, aten._unsafe_view.default) for user in copy.users)
