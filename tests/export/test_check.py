@@ -83,6 +83,13 @@ class Check(support.ExportTest):
         with self.assertRaisesRegex(ExportError, r"differ from eager PyTorch: 1 sample within [2-9]\.\de-06"):
             self.checked(folder, tolerance=1e-6)
 
+    def test_graphs_that_do_not_run_are_a_fault_of_the_export(self) -> None:
+        folder = self.export(self.model, "cross_entropy", self.batch)
+        weights = load_file(folder / "weights.safetensors")
+        save_file({**weights, "head.weight": weights["head.weight"][:, :-1].contiguous()}, folder / "weights.safetensors")
+        with self.assertRaisesRegex(ExportError, "graphs do not run with 1 sample .*RuntimeError.*fault of the export"):
+            self.checked(folder, tolerance=1)
+
     def test_float64_is_asked_only_where_something_differs(self) -> None:
         with mock.patch("harmony_export.check.in_float64", side_effect=AssertionError("it is asked")):
             folder = self.export(self.model, "cross_entropy", self.batch)

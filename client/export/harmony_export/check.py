@@ -16,7 +16,7 @@ from . import faithful
 from .capture import Call
 from .dropout import KEYS, Drawing, Place, applied
 from .errors import ExportError
-from .explain import does_not_run
+from .explain import does_not_run, graphs_do_not_run
 from .labels import length_of
 from .reference import ReferenceModel
 from .rounding import in_float64, is_rounding, widened
@@ -91,7 +91,10 @@ def check(directory: Path, model: nn.Module, call: Call, batches: Sequence[Mappi
                 continue  # BatchNorm takes no single value per channel, and squeeze() leaves no dimension of samples
             raise does_not_run(error, model) from error
         length = length_of(reference.document, part)
-        differences = _compare(reference, part, expected)
+        try:
+            differences = _compare(reference, part, expected)
+        except _FAILURES as error:
+            raise graphs_do_not_run(error, samples) from error
         worst = max(differences, key=_size)
         faults = [d for d in differences if not d.error <= tolerance]
         del expected, differences  # makes room for float64

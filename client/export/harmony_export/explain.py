@@ -51,6 +51,12 @@ def does_not_run(error: Exception, model: nn.Module) -> ExportError:
                        places.of_exception(error, model), "Give a batch of which model(...) and the loss can be computed")
 
 
+def graphs_do_not_run(error: Exception, samples: int) -> ExportError:
+    """What is said of exported graphs that fail where eager PyTorch does not."""
+    return ExportError(f"the exported graphs do not run with {samples} sample{'s' if samples > 1 else ''} ({_said(error)})",
+                       fix="Eager PyTorch runs the model on them, so this is a fault of the export")
+
+
 class Assumptions:
     """Where in the code tracing came to assume something of the number of samples or of the sequences' length."""
 
