@@ -103,6 +103,19 @@ class Check(support.ExportTest):
             wanted = functional.softmax(self.model(x.double()), dim=-1) + 1
         self.assertTrue(torch.equal(y, wanted))
 
+    def test_float64_knows_products_of_groups(self) -> None:
+        rows, weights, ends = torch.rand(5, 16), torch.rand(3, 16, 8), torch.tensor([2, 2, 5], dtype=torch.int32)
+        with in_float64(self.model):
+            exact = functional.grouped_mm(rows.double(), weights.double(), offs=ends)
+        self.assertIs(exact.dtype, torch.float64)
+        self.assertTrue(torch.allclose(exact.float(), torch.cat([rows[:2] @ weights[0], rows[2:] @ weights[2]])))
+
+    def test_where_float64_has_no_kernel_rounding_is_not_known(self) -> None:
+        folder = self.export(self.model, "cross_entropy", self.batch)
+        with mock.patch("harmony_export.check.in_float64", side_effect=RuntimeError("no kernel")):
+            with self.assertRaisesRegex(ExportError, r"not run in float64 \(RuntimeError: no kernel\): .* larger tolerance"):
+                self.checked(folder, tolerance=0)
+
 
 if __name__ == "__main__":
     unittest.main()

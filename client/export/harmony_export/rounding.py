@@ -55,7 +55,17 @@ class _Float64ForFloat32(TorchFunctionMode):
         if function is Tensor.float:
             function = Tensor.double
         arguments, keywords = tree_map(_wide, (arguments, keywords or {}))
+        if function is torch._grouped_mm and arguments[0].dtype == torch.float64:
+            function = _grouped_product
         return function(*arguments, **keywords)
+
+
+def _grouped_product(rows: Tensor, weights: Tensor, offs: Tensor, **_: Any) -> Tensor:
+    """The product of each group of rows, which ends at its number of `offs`, with weights of its own: PyTorch's has no kernel
+    for float64."""
+    ends = offs.tolist()
+    products = [rows[begin:end] @ own for begin, end, own in zip([0, *ends], ends, weights)]
+    return torch.cat([*products, rows.new_zeros(len(rows) - ends[-1], weights.shape[-1])])
 
 
 def _wide(value: Any) -> Any:
