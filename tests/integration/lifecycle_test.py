@@ -244,6 +244,12 @@ class LifecycleTest(harness.Scratch):
         self.assertIn(f"resuming from {out}/checkpoint-{done}", self.stop_after(job, out, 2))
         self.assertEqual([line["step"] for line in harness.read_metrics(out)],
                          list(range(3, harness.read_metrics(out)[-1]["step"] + 1)))
+        # A checkpoint of its own is meant; what was trained after it is trained again.
+        later = harness.read_metrics(out)[-1]["step"]
+        back, _ = self.job("begun", **{**begun, "resume_from_checkpoint": str(out / f"checkpoint-{done}")})
+        said = self.stop_after(back, out, 1)
+        self.assertIn(f"resuming from {out}/checkpoint-{done}", said)
+        self.assertIn(f"{out}/checkpoint-{later} is of steps that are done again: it is now {out}/checkpoint-{later}.old-1", said)
         # Its checkpoints are of another run than those of one with these keys that began at step 1.
         anew, other = self.job("anew", seed=12, max_steps=100_000)
         self.stop_after(anew, other, 2)

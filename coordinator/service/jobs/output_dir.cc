@@ -35,9 +35,9 @@ bool HasTracesOfARun(const std::string& output_dir) {
   return has_lines || is_there("/final") || !io::ListCheckpoints(output_dir).empty();
 }
 
-std::string FreeNameBeside(const std::string& output_dir) {
+std::string FreeNameBeside(const std::string& path) {
   for (int i = 1;; ++i) {
-    const std::string name = absl::StrCat(output_dir, ".old-", i);
+    const std::string name = absl::StrCat(path, ".old-", i);
     std::error_code error;  // whoever moves something there is told
     if (!fs::exists(fs::symlink_status(name, error))) return name;
   }
@@ -65,7 +65,9 @@ absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::stri
   }
   HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyNamedCheckpoint(path));
   HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(manifest.resolved), path);
-  StartPoint start{path, manifest.step, {}};
+  StartPoint start;
+  start.checkpoint = path;
+  start.first_step = manifest.step;
   std::vector<std::string> keys = job::DifferingKeys(manifest.result_keys, result_keys);
   std::erase_if(keys, [](const std::string& key) {
     return absl::StartsWith(key, kOrigin);  // this very one
@@ -255,7 +257,11 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
   if (named == "none" && !begun) return start;
   const bool names = NamesCheckpoint(job);
   // One of its own is meant, whatever newer ones there are.
-  if (names && !begun && IsInside(named, job.output_dir)) return StartAtNamed(named, result_keys);
+  if (names && !begun && IsInside(named, job.output_dir)) {
+    HARMONY_ASSIGN_OR_RETURN(start, StartAtNamed(named, result_keys));
+    start.goes_back = true;
+    return start;
+  }
   int64_t least = 0;
   if (names) {
     const absl::StatusOr<io::CheckpointManifest> manifest = io::ReadManifest(named);
@@ -289,6 +295,22 @@ absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::
   HARMONY_ASSIGN_OR_RETURN(StartPoint at_named, StartAtNamed(named, result_keys));
   at_named.notes.insert(at_named.notes.begin(), start.notes.begin(), start.notes.end());
   return at_named;
+}
+
+absl::Status SetLaterCheckpointsAside(const std::string& output_dir, StartPoint* start) {
+  if (!start->goes_back) return absl::OkStatus();
+  HARMONY_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, io::ReadCheckpoints(output_dir));
+  for (int64_t step : steps) {  // the newest first
+    if (step <= start->first_step) break;
+    const std::string path = io::JoinPath(output_dir, io::CheckpointName(step));
+    const std::string aside = FreeNameBeside(path);
+    std::error_code error;
+    fs::rename(path, aside, error);
+    if (error) return io::ErrnoStatus(error.value(), "move aside", path);
+    start->notes.push_back(
+        absl::StrCat(path, " is of steps that are done again: it is now ", aside));
+  }
+  return absl::OkStatus();
 }
 
 bool NamesCheckpoint(const job::JobSpec& job) {

@@ -70,6 +70,7 @@ absl::StatusOr<OutputDirLock> RetakeOutputDir(const std::string& output_dir,
 struct StartPoint {
   std::string checkpoint;  // absolute directory; empty: from init
   int64_t first_step = 0;
+  bool goes_back = false;          // to a checkpoint of its own output_dir, as the job says
   std::vector<std::string> notes;  // for the log: what was passed over, and why
 };
 // By the job's resume_from_checkpoint: the newest checkpoint of its own that is whole, and not
@@ -78,6 +79,11 @@ struct StartPoint {
 // checkpoints. DataLoss or FailedPrecondition when the one that the job names is not usable.
 absl::StatusOr<StartPoint> ChooseStartPoint(const job::JobSpec& job, const std::string& result_keys,
                                             bool begun = false);
+
+// Where a job goes back, the checkpoints that were written after that one are of steps that it does
+// again, perhaps to other bits: on other hardware, say. So that none is taken for one of the new
+// steps, each is moved to a name of its own beside it, which `notes` say.
+absl::Status SetLaterCheckpointsAside(const std::string& output_dir, StartPoint* start);
 
 // Rather than `auto` or `none`.
 bool NamesCheckpoint(const job::JobSpec& job);

@@ -131,6 +131,7 @@ absl::Status PrepareRun(const store::JobRecord& record, const plan::MachineSpec&
   if (!absl::IsNotFound(held.status())) HARMONY_RETURN_IF_ERROR(segment->ReleaseJob());
   HARMONY_ASSIGN_OR_RETURN(setup->start, ChooseStartPoint(setup->spec, record.result_keys,
                                                           /*begun=*/record.completed_steps > 0));
+  HARMONY_RETURN_IF_ERROR(SetLaterCheckpointsAside(record.output_dir, &setup->start));
   allocation.text = EncodeStart(setup->start);
   return segment->AllocateJob(allocation);
 }

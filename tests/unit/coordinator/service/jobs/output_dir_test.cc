@@ -283,6 +283,31 @@ TEST_F(OutputDirTest, StartsAtTheNewestCheckpointThatIsWholeAndItsOwn) {
   EXPECT_EQ(ChooseStartPoint(job, kKeys)->first_step, 0);
 }
 
+// What was trained after the checkpoint that a job names is not taken for what it trains.
+TEST_F(OutputDirTest, LaterCheckpointsAreSetAsideWhereARunGoesBack) {
+  Prepare(kKeys);
+  for (int64_t step : {2, 4, 6}) MakeCheckpoint(step, kKeys);
+  job_.resume_from_checkpoint = out_ + "/checkpoint-4";
+  StartPoint start = *ChooseStartPoint(job_, kKeys);
+  ASSERT_TRUE(SetLaterCheckpointsAside(out_, &start).ok());
+  EXPECT_EQ(io::ListCheckpoints(out_), (std::vector<int64_t>{4, 2}));
+  EXPECT_TRUE(fs::exists(out_ + "/checkpoint-6.old-1/manifest.json"));
+  EXPECT_THAT(start.notes,
+              testing::ElementsAre(HasSubstr("is now " + out_ + "/checkpoint-6.old-1")));
+  // Killed and taken up by a service, it goes on from what it has come to, and no farther.
+  EXPECT_EQ(ChooseStartPoint(job_, kKeys, /*begun=*/true)->first_step, 4);
+  MakeCheckpoint(6, kKeys);
+  EXPECT_EQ(ChooseStartPoint(job_, kKeys, /*begun=*/true)->first_step, 6);
+  start = *ChooseStartPoint(job_, kKeys);
+  ASSERT_TRUE(SetLaterCheckpointsAside(out_, &start).ok());
+  EXPECT_TRUE(fs::exists(out_ + "/checkpoint-6.old-2/manifest.json"));
+  job_.resume_from_checkpoint = "auto";
+  MakeCheckpoint(8, kOtherKeys);
+  start = *ChooseStartPoint(job_, kKeys);
+  ASSERT_TRUE(SetLaterCheckpointsAside(out_, &start).ok());
+  EXPECT_TRUE(fs::exists(out_ + "/checkpoint-8"));
+}
+
 // What a run began with is part of what it is: two that began elsewhere share no folder.
 TEST_F(OutputDirTest, ARunKnowsTheCheckpointThatItBeganWith) {
   const std::string here = out_, elsewhere = folder_ + "/elsewhere";
@@ -320,6 +345,7 @@ TEST_F(OutputDirTest, ARunKnowsTheCheckpointThatItBeganWith) {
   EXPECT_EQ(*Origin(), job_.begun_from);
   EXPECT_EQ(ChooseStartPoint(job_, keys)->first_step, 3);
   EXPECT_EQ(ChooseStartPoint(job_, keys, /*begun=*/true)->first_step, 6);
+  EXPECT_FALSE(ChooseStartPoint(job_, keys, /*begun=*/true)->goes_back);
   for (const char* word : {"auto", "none"}) {
     job_.resume_from_checkpoint = word;
     EXPECT_EQ(*Origin(), job_.begun_from) << word;
