@@ -379,6 +379,10 @@ class Labels(support.ExportTest):
         def contrasted(result: Tensor, batch: Any) -> Tensor:
             return functional.mse_loss(result - result.mean(0), batch["target"])
 
+        def paired(result: Tensor, batch: Any) -> Tensor:
+            products, own = result @ batch["target"].t(), torch.arange(len(result))
+            return (functional.cross_entropy(products, own) + functional.cross_entropy(products.t(), own)) / 2
+
         batch = {"x": torch.randn(4, 8), "target": torch.randn(4, 5), "mask": torch.ones(4, 5)}
         batch["mask"][0, 1:] = 0
         images = {"x": torch.randn(4, 8), "labels": torch.tensor([1, -100, 2, 3])}
@@ -389,6 +393,7 @@ class Labels(support.ExportTest):
         sequences["labels"][0, :2] = -100
         squares = lambda r, b: functional.mse_loss(r, b["target"])
         cases = [("masked", layers, masked, batch, True), ("contrasted", layers, contrasted, without, True),
+                 ("paired", layers, paired, without, True),
                  ("masked, with BatchNorm", norm, masked, batch, True), ("with BatchNorm", norm, squares, without, False),
                  ("a mean", layers, squares, without, False), ("labels", layers, "cross_entropy", sequences, False),
                  ("no labels", layers, "cross_entropy", images, False)]
