@@ -16,7 +16,7 @@ from . import faithful
 from .capture import Call
 from .dropout import KEYS, Drawing, Place, applied
 from .errors import ExportError
-from .explain import does_not_run, graphs_do_not_run
+from .explain import does_not_run, error_text, graphs_do_not_run, samples_text
 from .labels import length_of
 from .reference import ReferenceModel
 from .rounding import in_float64, is_rounding, widened
@@ -25,7 +25,7 @@ SAMPLES = (1, 2, 5)
 TOLERANCE = {"fp32": 1e-6, "bf16": 0.03}  # of bfloat16: about eight roundings to its eight bits
 _REDUCTION = 1e-3  # of a loss: more than rounding, less than what another reduction makes of it
 _FAILURES = (IndexError, RuntimeError, ValueError)  # such as of labels that are no classes, which tracing does not see
-_NO_KERNEL = (RuntimeError, TypeError, NotImplementedError)  # such as of an operation for float64
+_NO_KERNEL = (RuntimeError, TypeError)  # such as of an operation for float64
 # The most that rounding of float32 may explain. Float64 does not bound it: where the sign of a number decides, as in ReLU,
 # eager PyTorch in float32 may itself be far from it (2.4e-4 for one gradient of T5).
 _MOST_ROUNDING = 1e-5
@@ -47,7 +47,7 @@ class Deviation:
         if self.of_eager is not None:
             exactness += f", where eager PyTorch is {self.of_eager:.1e} from float64"
         length = f" of {self.length}" if self.length else ""
-        return f"{self.samples} sample{'s' if self.samples > 1 else ''}{length} {exactness}"
+        return f"{samples_text(self.samples)}{length} {exactness}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def check(directory: Path, model: nn.Module, call: Call, batches: Sequence[Mappi
         except _NO_KERNEL as error:
             of_eager = {}
             fix = ("Whether that is rounding is not known, for the model does not run in float64 "
-                   f"({type(error).__name__}: {str(error).splitlines()[0]}): where it is, give a larger tolerance")
+                   f"({error_text(error)}): where it is, give a larger tolerance")
         faults = [d for d in faults if d.tensor not in of_eager]
         worst = max(faults, key=_size) if faults else worst
         deviations.append(Deviation(samples, length, worst.error, worst.tensor, of_eager.get(worst.tensor)))

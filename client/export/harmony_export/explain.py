@@ -47,14 +47,19 @@ def run_eagerly(model: nn.Module, call: Callable[..., Tensor], batch: Mapping[st
 
 def does_not_run(error: Exception, model: nn.Module) -> ExportError:
     """What is said of a model that eager PyTorch does not run on the batch that the user gave."""
-    return ExportError(f"the model does not run on the sample batch in eager PyTorch ({_said(error)})",
+    return ExportError(f"the model does not run on the sample batch in eager PyTorch ({error_text(error)})",
                        places.of_exception(error, model), "Give a batch of which model(...) and the loss can be computed")
 
 
 def graphs_do_not_run(error: Exception, samples: int) -> ExportError:
     """What is said of exported graphs that fail where eager PyTorch does not."""
-    return ExportError(f"the exported graphs do not run with {samples} sample{'s' if samples > 1 else ''} ({_said(error)})",
+    return ExportError(f"the exported graphs do not run with {samples_text(samples)} ({error_text(error)})",
                        fix="Eager PyTorch runs the model on them, so this is a fault of the export")
+
+
+def samples_text(samples: int) -> str:
+    """As in '1 sample'."""
+    return f"{samples} sample{'s' if samples > 1 else ''}"
 
 
 class Assumptions:
@@ -152,7 +157,7 @@ def explained(error: Exception, model: nn.Module, assumptions: Assumptions, call
         # What a kernel's shape function says names sizes; what torch.export says of constraints does not.
         said = _unless_placed(where, reason) if violated else f", n ({first.rstrip('.)')})"
         return ExportError(f"the model fixes the number of samples{said}", where, _FIX_SAMPLES)
-    return ExportError(f"torch.export cannot trace the model ({_said(error)})", where,
+    return ExportError(f"torch.export cannot trace the model ({error_text(error)})", where,
                        "Write it with PyTorch's own tensor operations")
 
 
@@ -165,7 +170,8 @@ def _has_line(where: str) -> bool:
     return where.endswith(")")
 
 
-def _said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """What an error is, and says, in a message of ours."""
     return f"{type(error).__name__}: {str(error).strip()[:1500].rstrip('.')}"
 
 

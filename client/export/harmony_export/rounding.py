@@ -58,11 +58,11 @@ class _Float64ForFloat32(TorchFunctionMode):
             function = Tensor.double
         arguments, keywords = tree_map(_wide, (arguments, keywords or {}))
         if function is torch._grouped_mm and arguments[0].dtype == torch.float64:
-            function = _grouped_product
+            function = _product_by_groups
         return function(*arguments, **keywords)
 
 
-def _grouped_product(rows: Tensor, weights: Tensor, offs: Tensor, **_: Any) -> Tensor:
+def _product_by_groups(rows: Tensor, weights: Tensor, offs: Tensor, **_: Any) -> Tensor:
     """The product of each group of rows, which ends at its number of `offs`, with weights of its own: PyTorch's has no kernel
     for float64."""
     ends = offs.tolist()

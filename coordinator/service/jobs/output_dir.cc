@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -43,6 +44,15 @@ std::string FreeNameBeside(const std::string& path) {
   }
 }
 
+// To a free name beside it, which is returned.
+absl::StatusOr<std::string> MoveAside(const std::string& path) {
+  std::string aside = FreeNameBeside(path);
+  std::error_code error;
+  fs::rename(path, aside, error);
+  if (error) return io::ErrnoStatus(error.value(), "move aside", path);
+  return aside;
+}
+
 absl::Status NothingToGoOnFrom(const job::JobSpec& job) {
   return absl::InvalidArgumentError(absl::StrCat(
       "output_dir ", job.output_dir, " has no whole checkpoint, and its run did not begin with ",
@@ -65,9 +75,7 @@ absl::StatusOr<StartPoint> StartAtNamed(const std::string& path, const std::stri
   }
   HARMONY_ASSIGN_OR_RETURN(const io::CheckpointManifest manifest, io::VerifyNamedCheckpoint(path));
   HARMONY_RETURN_IF_ERROR_CTX(job::CheckSumOrder(manifest.resolved), path);
-  StartPoint start;
-  start.checkpoint = path;
-  start.first_step = manifest.step;
+  StartPoint start{path, manifest.step, {}};
   std::vector<std::string> keys = job::DifferingKeys(manifest.result_keys, result_keys);
   std::erase_if(keys, [](const std::string& key) {
     return absl::StartsWith(key, kOrigin);  // this very one
@@ -225,11 +233,9 @@ absl::StatusOr<OutputDirLock> PrepareOutputDir(const std::string& output_dir,
       HARMONY_RETURN_IF_ERROR(io::WriteRunFile(output_dir, run));
       return lock;
     }
-    *moved_to = FreeNameBeside(output_dir);
-    fs::rename(output_dir, *moved_to, error);
-    if (error) {
-      return WithContext(io::ErrnoStatus(error.value(), "move aside", output_dir), "output_dir");
-    }
+    absl::StatusOr<std::string> aside = MoveAside(output_dir);
+    HARMONY_RETURN_IF_ERROR_CTX(aside.status(), "output_dir");
+    *moved_to = *std::move(aside);
   }
   fs::create_directories(output_dir, error);
   if (error) return WithContext(io::ErrnoStatus(error.value(), "make", output_dir), "output_dir");
@@ -303,10 +309,7 @@ absl::Status SetLaterCheckpointsAside(const std::string& output_dir, StartPoint*
   for (int64_t step : steps) {  // the newest first
     if (step <= start->first_step) break;
     const std::string path = io::JoinPath(output_dir, io::CheckpointName(step));
-    const std::string aside = FreeNameBeside(path);
-    std::error_code error;
-    fs::rename(path, aside, error);
-    if (error) return io::ErrnoStatus(error.value(), "move aside", path);
+    HARMONY_ASSIGN_OR_RETURN(const std::string aside, MoveAside(path));
     start->notes.push_back(
         absl::StrCat(path, " is of steps that are done again: it is now ", aside));
   }

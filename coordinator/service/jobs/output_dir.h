@@ -70,8 +70,8 @@ absl::StatusOr<OutputDirLock> RetakeOutputDir(const std::string& output_dir,
 struct StartPoint {
   std::string checkpoint;  // absolute directory; empty: from init
   int64_t first_step = 0;
-  bool goes_back = false;          // to a checkpoint of its own output_dir, as the job says
   std::vector<std::string> notes;  // for the log: what was passed over, and why
+  bool goes_back = false;          // to a checkpoint of its own output_dir, as the job says
 };
 // By the job's resume_from_checkpoint: the newest checkpoint of its own that is whole, and not
 // before the one that the job names; else that one, or the beginning. `begun`: it has trained since

@@ -201,6 +201,7 @@ class WorkspaceTest : public ::testing::TestWithParam<Shape> {
                              std::to_string(range.first) + ".." + std::to_string(range.last);
     SCOPED_TRACE(what);
     const SimAllocator::Usage tight = RunIn(kind, range, formula);
+    EXPECT_LE(tight.peak, formula);
     if (GetParam().portable) return;  // the bound holds; the peak is the CPU's kernels'
     const SimAllocator::Usage free = RunIn(kind, range, Bytes(formula.count() * 4));
     std::printf("%-14s formula %8.2f MiB  peak %8.2f  predicted %8.2f  tight extent %8.2f\n",
